@@ -10,6 +10,7 @@
 
 mod close;
 pub(crate) mod context;
+pub(crate) mod phase;
 mod quirks;
 mod rx;
 mod rx_ooo;
@@ -26,47 +27,22 @@ mod tx_tso;
 
 use crate::connection::close::Closing;
 use crate::connection::context::{Context, Env, Retained, Rx};
+use crate::connection::phase::{Phase, PhaseEvent};
 use crate::connection::quirks::Quirks;
 use crate::connection::schedule::{ConnId, Schedule};
 use crate::connection::setup::awaiting_request::ArrivalOrder;
 use crate::connection::setup::listeners::ListenerRef;
-use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu::{self, MULPDU_RANGE};
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::mpa::framing::Framing;
-use crate::mpa::startup::{Negotiated, Offer};
+use crate::mpa::startup::Negotiated;
 use crate::net::next_hop::NextHop;
 use crate::rdmap::stream::NextTx;
 use crate::tcp::{Tcb, TxDemand};
 use crate::time::{Instant, NEVER};
-use crate::verbs::cm::Start;
 use crate::verbs::queue_pair::Qp;
 use crate::wheel::{ArmedTimers, Timer};
 use crate::wire::mpa::Startup;
-
-/// Phase of a connection: determines how received stream bytes are interpreted.
-///
-/// Until startup is complete, bytes after the startup frame are buffered unparsed.
-#[derive(Debug)]
-pub(crate) enum Phase {
-    /// Responder: the MPA Request Frame is incomplete.
-    AwaitRequest { startup_rx: Vec<u8> },
-    /// Responder: the application has not accepted or rejected yet.
-    AwaitDecision(Box<AwaitDecision>),
-    /// Initiator: the MPA Reply Frame is incomplete.
-    AwaitReply(Box<AwaitReply>),
-    /// Streaming mode: application data, until the applications switch to FPDUs.
-    Streaming { stream_rx: Vec<u8> },
-    /// Full operation: FPDUs in both directions.
-    Rdma { deframer: Deframer },
-    /// The local end has ended the stream: received data is discarded except for a Terminate.
-    DrainTerminate { deframer: Box<Deframer> },
-    /// Responder: the request was rejected. FIN is held back until the peer has seen the reply, at
-    /// most until `deadline`.
-    Rejected { deadline: Instant },
-    /// The stream has ended: received data is discarded.
-    Closed,
-}
 
 /// Startup or streaming-mode bytes to be sent; allocated only while there are some.
 #[derive(Debug)]
@@ -102,27 +78,6 @@ impl StartupTx {
         self.bytes.drain(..len);
         len
     }
-}
-
-/// State of a responder until the application decides.
-#[derive(Debug)]
-pub(crate) struct AwaitDecision {
-    /// `None`: the connection has no startup frames.
-    pub(crate) request: Option<Startup>,
-    pub(crate) buffered: Vec<u8>,
-}
-
-/// State of an initiator until the MPA Reply Frame is complete.
-#[derive(Debug)]
-pub(crate) struct AwaitReply {
-    /// Start mode: only with startup frames is there a reply to wait for.
-    pub(crate) start: Start,
-    pub(crate) ooo_placement: bool,
-    pub(crate) offer: Offer,
-    pub(crate) revision: u8,
-    /// Source ports tried so far, this one included; `u16::MAX` if no other is to be tried.
-    pub(crate) source_ports: u16,
-    pub(crate) startup_rx: Vec<u8>,
 }
 
 /// One TCP connection and the state above it.
@@ -317,7 +272,7 @@ impl<E: Env> Connection<E> {
             Phase::DrainTerminate { deframer } => deframer.reset(fpdu_pool, self.tcb.peer_group()),
             _ => {}
         }
-        self.phase = Phase::Closed;
+        self.phase.enter(PhaseEvent::End, Phase::Closed);
     }
 }
 

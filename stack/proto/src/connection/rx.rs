@@ -3,9 +3,10 @@
 
 use core::ops::Range;
 
+use crate::connection::Connection;
 use crate::connection::context::{Context, Deferred, Env};
+use crate::connection::phase::Phase;
 use crate::connection::segment_frame::SegmentFrame;
-use crate::connection::{Connection, Phase};
 use crate::device::RxFrame;
 use crate::mpa::deframer::{DeframeError, PartialMemory};
 use crate::mpa::stream_bytes::StreamBytes;

@@ -8,9 +8,10 @@
 
 use core::ops::Range;
 
+use crate::connection::Connection;
 use crate::connection::context::{Context, Env};
+use crate::connection::phase::Phase;
 use crate::connection::segment_frame::SegmentFrame;
-use crate::connection::{Connection, Phase};
 use crate::device::RxFrame;
 use crate::mpa::deframer::OooPlacement;
 use crate::mpa::fpdu::FpduError;

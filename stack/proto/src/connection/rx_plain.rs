@@ -6,9 +6,10 @@ use core::ops::Range;
 
 use arrayvec::ArrayVec;
 
+use crate::connection::Connection;
 use crate::connection::context::{Context, Env, Retained, Rx};
+use crate::connection::phase::Phase;
 use crate::connection::schedule::BURST_LEN;
-use crate::connection::{Connection, Phase};
 use crate::device::RxFrame;
 use crate::mpa::fpdu;
 use crate::mpa::stream_bytes::StreamBytes;

@@ -8,8 +8,8 @@
 
 use std::collections::VecDeque;
 
-use crate::connection::Phase;
 use crate::connection::context::Env;
+use crate::connection::phase::Phase;
 use crate::connection::schedule::ConnId;
 use crate::ddp::memory::Memory;
 use crate::device::Device;

@@ -5,7 +5,7 @@
 //! received, or stay in the out-of-order queue if they were reported as received. Without eviction,
 //! peers that leave long FPDUs unfinished could block them forever.
 
-use crate::connection::Phase;
+use crate::connection::phase::Phase;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;

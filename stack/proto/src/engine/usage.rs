@@ -2,8 +2,8 @@
 
 use core::ops::AddAssign;
 
-use crate::connection::Phase;
 use crate::connection::context::Context;
+use crate::connection::phase::Phase;
 use crate::counters::Counters;
 use crate::ddp::memory::Memory;
 use crate::device::Device;

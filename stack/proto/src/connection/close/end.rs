@@ -1,8 +1,9 @@
 //! Ends of a stream and of its connection: failed setup, loss, FIN, abort, local errors, timeouts.
 
+use crate::connection::Connection;
 use crate::connection::close::Closing;
 use crate::connection::context::{Context, Deferred, Env};
-use crate::connection::{Connection, Phase};
+use crate::connection::phase::{Phase, PhaseEvent};
 use crate::rdmap::fault::Fault;
 use crate::tcp::State;
 use crate::time::{Instant, NEVER};
@@ -29,7 +30,7 @@ impl<E: Env> Connection<E> {
         reply: Option<&Startup>,
     ) {
         let (Phase::AwaitReply(_) | Phase::Streaming { .. }) = self.phase else { return };
-        self.phase = Phase::Closed;
+        self.phase.enter(PhaseEvent::End, Phase::Closed);
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
         qp.enter_error(&mut cx.verbs, EndReason::Local);
         let private_data = reply.map(|reply| reply.private_data.clone());

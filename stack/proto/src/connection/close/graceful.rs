@@ -17,9 +17,10 @@
 //!
 //! FIN in the middle of an FPDU is not a graceful close: the stream ends at once.
 
+use crate::connection::Connection;
 use crate::connection::close::Closing;
 use crate::connection::context::{Context, Env};
-use crate::connection::{Connection, Phase};
+use crate::connection::phase::Phase;
 use crate::tcp::{self, TxDemand};
 use crate::time::Instant;
 use crate::verbs::cm::{EndReason, Event};

@@ -8,9 +8,10 @@
 //!
 //! [`Event::TerminateReceived`]: crate::verbs::cm::Event::TerminateReceived
 
+use crate::connection::Connection;
 use crate::connection::context::{Context, Env};
-use crate::connection::{Connection, Phase};
-use crate::mpa::deframer::PartialMemory;
+use crate::connection::phase::{Phase, PhaseEvent};
+use crate::mpa::deframer::{Deframer, PartialMemory};
 use crate::mpa::stream_bytes::StreamBytes;
 use crate::time::Instant;
 
@@ -20,19 +21,17 @@ impl<E: Env> Connection<E> {
         let fpdu_pool = &mut cx.pools.fpdu;
         let qp = self.qp.and_then(|qp| cx.qps.get(qp));
         let awaits_terminate = qp.is_some_and(|qp| qp.stream.awaits_terminate());
-        match std::mem::replace(&mut self.phase, Phase::Closed) {
+        match &mut self.phase {
             // Active streams have priority for buffers of the FPDU pool.
             Phase::Rdma { deframer }
                 if awaits_terminate
                     && !self.tcb.peer_finished()
                     && (!deframer.has_partial() || !fpdu_pool.is_under_pressure()) =>
             {
-                self.phase = Phase::DrainTerminate { deframer: Box::new(deframer) };
+                let deframer = Box::new(std::mem::replace(deframer, Deframer::new(None)));
+                self.phase.enter(PhaseEvent::Drain, Phase::DrainTerminate { deframer });
             }
-            phase => {
-                self.phase = phase;
-                self.end_stream(fpdu_pool);
-            }
+            _ => self.end_stream(fpdu_pool),
         }
     }
 

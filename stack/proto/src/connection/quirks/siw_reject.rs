@@ -10,8 +10,9 @@
 //! does as soon as it has seen the reply, or until a delay after the acknowledgment. RFC 5044 sets
 //! no time for the end of a rejected connection.
 
+use crate::connection::Connection;
 use crate::connection::context::{Context, Env};
-use crate::connection::{Connection, Phase};
+use crate::connection::phase::{Phase, PhaseEvent};
 use crate::time::Instant;
 
 impl<E: Env> Connection<E> {
@@ -25,7 +26,7 @@ impl<E: Env> Connection<E> {
         }
         let deadline = now + cx.config.linger_ns;
         self.tcb.consume(std::mem::take(&mut self.buffered_len));
-        self.phase = Phase::Rejected { deadline };
+        self.phase.enter(PhaseEvent::Reject, Phase::Rejected { deadline });
         self.deadline = deadline.min(now + delay_ns);
         self.arm_timer(&mut cx.schedule);
         self.make_ready(&mut cx.schedule);

@@ -10,8 +10,9 @@
 //! process the socket; so, until the peer sends something, more wake-ups follow with growing gaps.
 
 use crate::connection::context::{Context, Env};
+use crate::connection::phase::Phase;
 use crate::connection::setup::mpa_start::build_rtr_fpdu;
-use crate::connection::{Connection, Phase, StartupTx};
+use crate::connection::{Connection, StartupTx};
 use crate::time::{Instant, NEVER};
 use crate::wire::mpa::Rtr;
 use crate::wire::seq::Seq;

@@ -3,8 +3,9 @@
 use core::net::SocketAddr;
 
 use crate::connection::context::{Context, Env};
+use crate::connection::phase::{AwaitDecision, AwaitReply, Phase};
 use crate::connection::setup::mpa_start::{StartParams, mpa_offer};
-use crate::connection::{AwaitDecision, AwaitReply, Connection, Phase, StartupTx};
+use crate::connection::{Connection, StartupTx};
 use crate::mpa::startup::{self, Negotiated, NegotiationError};
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;

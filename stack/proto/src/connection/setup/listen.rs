@@ -1,9 +1,10 @@
 //! Passive open: segments to a listening port, SYN cookies, and the backlog.
 
+use crate::connection::Connection;
 use crate::connection::context::{Context, Deferred, Env, Retained, Rx};
+use crate::connection::phase::Phase;
 use crate::connection::setup::cookie::VerifiedCookie;
 use crate::connection::setup::listeners::ListenerRef;
-use crate::connection::{Connection, Phase};
 use crate::net::next_hop::NextHop;
 use crate::tcp::{AckRateLimit, IssAndTsOffset, State, Tcb};
 use crate::time::Instant;

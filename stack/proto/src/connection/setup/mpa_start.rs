@@ -2,7 +2,8 @@
 //! after streaming mode.
 
 use crate::connection::context::{Context, Env};
-use crate::connection::{AwaitDecision, Connection, Phase, StartupTx};
+use crate::connection::phase::{AwaitDecision, Phase, PhaseEvent};
+use crate::connection::{Connection, StartupTx};
 use crate::mpa::deframer::Deframer;
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;
@@ -71,7 +72,8 @@ impl<E: Env> Connection<E> {
             u32::try_from(buffered.len()).unwrap_or(0) + u32::from(self.tcb.peer_finished());
         let markers =
             negotiated.markers_in.then(|| Markers::starting_at(self.tcb.rcv_nxt() - known));
-        self.phase = Phase::Rdma { deframer: Deframer::new(markers) };
+        let deframer = Deframer::new(markers);
+        self.phase.enter(PhaseEvent::Start, Phase::Rdma { deframer });
         self.tx_allowed = tx_allowed;
         self.set_framing(&negotiated);
         self.deadline = NEVER;
@@ -184,7 +186,8 @@ impl<E: Env> Connection<E> {
         offer: ConnInfo,
     ) {
         self.deadline = NEVER;
-        self.phase = Phase::AwaitDecision(Box::new(AwaitDecision { request, buffered }));
+        let decision = Box::new(AwaitDecision { request, buffered });
+        self.phase.enter(PhaseEvent::Offer, Phase::AwaitDecision(decision));
         cx.verbs.events.push_back(Event::ConnectRequest {
             port: self.tcb.tuple().local.port(),
             request: RequestId { index: self.id.index, generation: self.id.generation },
@@ -195,7 +198,7 @@ impl<E: Env> Connection<E> {
     /// Enters streaming mode: application data in both directions until
     /// [`Connection::start_fpdus`].
     pub(super) fn enter_streaming(&mut self, cx: &mut Context<E>, stream_rx: Vec<u8>) {
-        self.phase = Phase::Streaming { stream_rx };
+        self.phase.enter(PhaseEvent::Stream, Phase::Streaming { stream_rx });
         self.deadline = NEVER;
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
         qp.transition(QpEvent::Setup);

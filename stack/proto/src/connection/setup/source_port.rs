@@ -19,8 +19,9 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use crate::connection::Connection;
 use crate::connection::context::{Context, Env, Retained, Rx};
-use crate::connection::{Connection, Phase};
+use crate::connection::phase::Phase;
 use crate::steering::mesh::{PortSteering, source_ports_max};
 use crate::steering::owners::ReserveError;
 use crate::steering::toeplitz::PortSolver;

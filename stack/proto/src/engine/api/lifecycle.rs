@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use crate::connection::Phase;
+use crate::connection::phase::Phase;
 use crate::connection::schedule::ConnId;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
