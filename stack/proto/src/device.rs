@@ -3,18 +3,18 @@
 //! Production implements these traits over mbufs and a DPDK port queue, tests over heap buffers and
 //! a simulated link. A frame is one Ethernet frame without its frame check sequence.
 
-/// Where TCP and IPv4 header checksums are computed and verified.
+/// Place at which TCP and IPv4 header checksums are computed and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumMode {
     /// Nowhere: the medium is memory. The fields are sent as zero and not verified.
     NotNeeded,
     /// In the stack.
     Software,
-    /// That of TCP in the port, which fills it in on transmit (see [`TxFrame::request_checksum`]);
+    /// TCP's in the port, which fills it in on transmit (see [`TxFrame::request_checksum`]);
     /// that of the IPv4 header in the stack. For received frames the port may report either
     /// ([`RxFrame::checksum`]), and the stack verifies what it does not.
     OffloadTcp,
-    /// As `OffloadTcp`, with that of the IPv4 header in the port too.
+    /// Both in the port: TCP's as with `OffloadTcp`, and the IPv4 header's.
     Offload,
 }
 
@@ -54,7 +54,7 @@ pub struct SegmentationRequest {
 pub enum ChecksumState {
     /// Not verified.
     Unknown,
-    /// That of the transport header is correct; that of the IPv4 header was not verified.
+    /// The transport header's is correct; the IPv4 header's was not verified.
     TransportGood,
     /// All checksums are correct.
     Good,
@@ -71,7 +71,7 @@ pub struct Capabilities {
     pub mtu: u16,
     /// The same for transmission: `mtu`, unless the port receives larger packets than it sends.
     pub send_mtu: u16,
-    /// Where checksums are computed and verified.
+    /// Place at which checksums are computed and verified.
     pub checksum: ChecksumMode,
     /// Most segments into which the port cuts a frame (TCP segmentation offload, see
     /// [`Device::request_segmentation`]); 0 if it does not. Requires that it computes the TCP

@@ -1,5 +1,5 @@
-//! Receive path: segments to TCP, stream bytes to MPA startup or deframing, ULPDUs to their queue
-//! pair.
+//! Receive path of a connection: segments to TCP, stream bytes to MPA startup or deframing, ULPDUs
+//! to the queue pair.
 
 use core::ops::Range;
 
@@ -120,6 +120,7 @@ impl<E: Env> Connection<E> {
         let crc = self.framing.has_crc();
         let mut memory = PartialMemory::Bounded;
         let outcome = loop {
+            // RFC 5044 section 6: the next FPDU begins where the one before it ends.
             let peer = || self.tcb.peer_group();
             let outcome = match deframer.next(now, &mut bytes, crc, &mut pools.fpdu, memory, peer) {
                 Ok(None) => return true,
@@ -127,11 +128,15 @@ impl<E: Env> Connection<E> {
                     if ulpdu.is_reassembled {
                         verbs.counters.fpdus_assembled += 1;
                     }
+                    // RFC 5044 section 7.1.2: a responder sends once it has validated the
+                    // initiator's first FPDU. RFC 6581 section 9: that may be the RTR message.
                     let is_rtr = !self.tx_allowed && qp.on_first_fpdu(verbs, ulpdu.bytes);
                     self.tx_allowed = true;
+                    // RFC 5044 section 3: the ULPDU is passed to DDP, with its length.
                     // req: MPA-050
                     if is_rtr { UlpduOutcome::Continue } else { qp.on_ulpdu(verbs, ulpdu.bytes) }
                 }
+                // RFC 9293 section 3.10.7.4: a receiver need not accept all data of a segment.
                 Err(DeframeError::NoMemory) => {
                     let rest = u32::try_from(bytes.len()).unwrap_or(u32::MAX) + following;
                     // What was acknowledged, or comes before FIN, does not come again.
@@ -144,6 +149,7 @@ impl<E: Env> Connection<E> {
                     memory = PartialMemory::Forced;
                     UlpduOutcome::Continue
                 }
+                // RFC 5044 section 8: a bad CRC, marker or length ends the stream.
                 Err(DeframeError::Fpdu(error)) => qp.on_fpdu_error(verbs, error, self.tx_allowed),
             };
             // req: DDP-028, DDP-162
@@ -155,7 +161,8 @@ impl<E: Env> Connection<E> {
         true
     }
 
-    /// Handles the end of the stream by an FPDU, after which `rest` follows.
+    /// Handles the end of the stream by an FPDU, after which `rest` follows. A Terminate is sent
+    /// first (RFC 5040 section 5.4); the peer's may be in `rest`.
     #[cold]
     pub(super) fn on_stream_ended(
         &mut self,

@@ -37,6 +37,7 @@ impl<E: Env> Connection<E> {
         seq: Seq,
         bytes: Range<usize>,
     ) {
+        // Admission: only connections that an application has accepted.
         if self.qp.is_none() {
             // No application has accepted it, and anybody can have such a connection: it gets no
             // memory that others share. The peer sends its few bytes again.
@@ -52,6 +53,7 @@ impl<E: Env> Connection<E> {
             self.tcb.can_copy_ooo(ooo, len)
         };
         let can_consume = self.tcb.can_consume_ooo(ooo);
+        // RFC 5044 appendix A.3: FPDUs that markers locate are passed up before the gap is filled.
         let placement = if has_memory && can_consume {
             self.try_place_ooo(cx, &frame, seq, bytes.clone())
         } else {
@@ -59,6 +61,8 @@ impl<E: Env> Connection<E> {
         };
         match placement {
             OooPlacement::Deferred => {}
+            // RFC 5041 section 5.3: placed in any order, delivered in order. TCP reports the bytes
+            // as received, and keeps none.
             OooPlacement::Placed(fpdus) => {
                 self.tcb.consumed_ooo(&mut cx.pools.ooo);
                 cx.verbs.counters.fpdus_in += u64::from(fpdus);
@@ -72,6 +76,8 @@ impl<E: Env> Connection<E> {
                 return;
             }
         }
+        // RFC 9293 section 3.10.7.4: segments out of order should be held for later processing, up
+        // to the bounds of this phase.
         let segments = self.tcb.ooo_segments();
         let is_kept = match self.phase {
             // Discarded now rather than once it is contiguous.
@@ -87,6 +93,7 @@ impl<E: Env> Connection<E> {
             self.drop_ooo(cx);
             return;
         }
+        // A frame of the port is held itself; a reassembled one is copied.
         let is_buffered = match frame.into_port_frame() {
             Ok(frame) => self.tcb.buffer_ooo(&mut cx.pools.ooo, frame, bytes),
             Err(whole) => self.tcb.copy_ooo(&mut cx.pools.ooo, &whole.head()[bytes]),
@@ -133,7 +140,7 @@ impl<E: Env> Connection<E> {
         placement
     }
 
-    /// Handles bytes that are now in order and whose FPDUs were placed out of order.
+    /// Handles bytes that are now in order, with FPDUs that were placed out of order.
     #[cold]
     fn on_placed_in_order(&mut self, cx: &mut Context<E>, now: Instant, len: u32) {
         let qp = self.qp.and_then(|qp| cx.qps.get_mut(qp));
@@ -163,8 +170,8 @@ impl<E: Env> Connection<E> {
     }
 
     /// Delivers buffered data that is now contiguous, as far as the budget of this pass allows.
-    /// What MPA has no memory for is held again: it was reported as received, and the peer does
-    /// not send it again.
+    /// Bytes for which MPA has no memory are held again: they were reported as received, and the
+    /// peer does not send them again.
     #[inline]
     pub(crate) fn deliver_contiguous(&mut self, cx: &mut Context<E>, now: Instant) {
         loop {

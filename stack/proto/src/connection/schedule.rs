@@ -33,7 +33,7 @@ pub(crate) struct Schedule {
     pub(crate) awaiting_partial_memory: VecDeque<ConnId>,
     /// Connections that wait for a hardware address; stale entries are skipped.
     pub(crate) unresolved: VecDeque<ConnId>,
-    /// How many of them, from the front, are to be checked.
+    /// Number of them, from the front, that are to be checked.
     pub(crate) unresolved_due: usize,
     /// Connections in TIME-WAIT, oldest first; stale entries are skipped.
     pub(crate) time_waits: VecDeque<ConnId>,

@@ -19,7 +19,7 @@ pub(super) struct PackedPayload {
     pub(super) len: usize,
     /// The stream ended over a fault found while building.
     pub(super) stream_failed: bool,
-    /// What is to be sent next, if it is known.
+    /// Demand after this payload, if it is known.
     pub(super) next: Option<TxDemand>,
 }
 
@@ -58,7 +58,7 @@ impl<E: Env> Connection<E> {
         self.pack_any(qp, verbs, payload, 0)
     }
 
-    /// As [`Connection::pack_payload`], for any payload, of which `len` bytes are filled.
+    /// Fills any payload as [`Connection::pack_payload`] does. `len` bytes of it are filled.
     #[inline(never)]
     fn pack_any(
         &mut self,
@@ -68,6 +68,7 @@ impl<E: Env> Connection<E> {
         mut len: usize,
     ) -> PackedPayload {
         let mut stream_failed = false;
+        // RFC 5044 section 7.1: the startup frame comes before any FPDU.
         if let Some(startup_tx) = &mut self.startup_tx {
             let len = startup_tx.take(payload);
             if startup_tx.len() == 0 {
@@ -85,10 +86,13 @@ impl<E: Env> Connection<E> {
         let start = if framing.has_markers() { framing.phase(self.tcb.write_seq()) } else { None };
         let is_probe = payload.len() > emss_len + 3;
         while let Some(next) = qp.stream.next_tx() {
+            // RFC 5044 section 4.5: an FPDU fits the segment; appendix A.1: it begins there, or
+            // behind others that are complete.
             // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
             let capacity = payload.len() - len;
             let phase = start.map(|start| markers::advance_phase(start, len));
             let mut ulpdu_max = Framing::ulpdu_max(capacity, phase);
+            // RFC 5044 section 5.1: without room for a whole FPDU TCP cuts the first of a segment.
             // A Terminate that replaces a shorter message may not fit the capacity given for that.
             // req: MPA-121
             let may_cut =
@@ -99,12 +103,14 @@ impl<E: Env> Connection<E> {
             if is_probe && capacity >= emss_len + framing.capacity_min() {
                 ulpdu_max = Framing::ulpdu_max(emss_len, phase);
             }
+            // RFC 5044 section 4.1: length, ULPDU, padding, CRC; section 4.3: markers in between.
             let fpdu = &mut payload[len..];
             let ulpdu = &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_max];
             match qp.stream.build_next(next, &verbs.memory, ulpdu) {
                 // req: MPA-098
                 Ok(ulpdu_len) => len += framing.finalize(fpdu, ulpdu_len, phase),
-                // The Terminate is pending now, and built in the next iteration.
+                // RFC 5040 section 5.4: a fault ends the stream with a Terminate, which is pending
+                // now, and built in the next iteration.
                 Err(BuildError::Request) => {
                     stream_failed = true;
                     verbs.counters.terminates_out += 1;

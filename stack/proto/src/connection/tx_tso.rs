@@ -28,7 +28,7 @@ pub(super) fn segments_max(segments_max: u16, fpdu_len: usize) -> usize {
     usize::from(segments_max).min(PAYLOAD_LEN_MAX / fpdu_len).min(TX_QUANTUM_SEGMENTS)
 }
 
-/// What sends a train in one packet.
+/// Sender of a train in one packet.
 pub(super) struct TsoTrain<'a, R: RxFrame, D: Device, M: Memory> {
     pub(super) tcb: &'a mut Tcb<R, D::Retained>,
     pub(super) framing: Framing,
@@ -62,6 +62,8 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
         if count < 2 {
             return Ok(0);
         }
+        // One set of headers for all: the port counts up the sequence numbers (RFC 9293 section
+        // 3.1).
         let mut headers = [0; MAX_HEADER_LEN];
         let mut train = tcb.begin_tso_train(now, &mut headers, fpdu_len, count);
         let header_len = train.header_len();
@@ -75,6 +77,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             let at = if index == 0 { header_len } else { 0 };
             let buf = &mut frame.buf_mut()[..at + fpdu_len];
             buf[..at].copy_from_slice(&headers[..at]);
+            // RFC 5044 section 4.1: length, ULPDU, CRC. An FPDU of this length has no padding.
             let fpdu = &mut buf[at..];
             #[expect(clippy::cast_possible_truncation, reason = "a ULPDU is below 64 KiB")]
             fpdu[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
@@ -87,6 +90,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
                 retained[index] = Some(frame.retain());
             }
         }
+        // The first frame leads the chain; each is retained as a segment of its own.
         let mut frames = frames.into_iter().flatten();
         if let Some(mut first) = frames.next() {
             first.append(frames);

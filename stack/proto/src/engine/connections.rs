@@ -22,7 +22,7 @@ struct Recent {
 
 /// Entries that a table of recent connections has at least, as a power of two: 1 KiB.
 const RECENT_BITS_MIN: u32 = 8;
-/// The same, at most: 256 KiB.
+/// Entries that it has at most, as a power of two: 256 KiB.
 const RECENT_BITS_MAX: u32 = 16;
 /// Entries per connection, as far as the table grows: of the segments that alternate between all
 /// connections a fifth then has an entry that another has taken; with 65,536 two thirds.
@@ -54,7 +54,7 @@ impl Recent {
     }
 }
 
-/// See the [module's documentation](self).
+/// Table of connections.
 pub(super) struct Connections<E: Env> {
     slots: Slab<Connection<E>>,
     /// Indices by the hash of the four-tuple, which is stored in the connection.
@@ -80,7 +80,7 @@ impl<E: Env> Connections<E> {
         Some(*self.recent_entry(head)?)
     }
 
-    /// As [`Connections::recent`], without reading which connection it is.
+    /// Returns the entry that [`Connections::recent`] reads, unread.
     #[inline(always)]
     pub(super) fn recent_entry(&self, head: &[u8]) -> Option<&u32> {
         Some(&self.recent.indices[self.recent.slot(plain_ports(head)?)])

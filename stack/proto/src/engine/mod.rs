@@ -63,8 +63,8 @@ use crate::wire::tcp::{IPV4_LEN, IPV6_LEN, TCP_LEN};
 
 /// Connections visited to find one that lingers.
 const LINGERING_SCAN_LEN: u32 = 256;
-/// What a pass may do to end the queue pairs of completion queues that overran: a look at a slot
-/// counts 1, to end the queue pair in it [`OVERRUN_COST_OF_END`] more. So it ends 64 of many.
+/// Budget of a pass to end the queue pairs of completion queues that overran: a look at a slot
+/// counts 1, to end the queue pair in it [`OVERRUN_COST_OF_END`] more. So a pass ends 64 of many.
 const OVERRUN_BUDGET: usize = 64 * (1 + OVERRUN_COST_OF_END);
 const OVERRUN_COST_OF_END: usize = 8;
 
@@ -80,7 +80,7 @@ impl<D: Device, M: Memory, C: Completions> Env for Types<D, M, C> {
 /// A connection, and what it shares with the others.
 type At<'a, D, M, C> = (&'a mut Connection<Types<D, M, C>>, &'a mut Context<Types<D, M, C>>);
 
-/// See the [module's documentation](self).
+/// TCP connections and queue pairs of one port queue: see the [module's documentation](self).
 pub struct Engine<D: Device, M: Memory, C: Completions> {
     connections: Connections<Types<D, M, C>>,
     /// State shared by the connections.
@@ -89,7 +89,7 @@ pub struct Engine<D: Device, M: Memory, C: Completions> {
     /// Earliest time of the next scan for windows to shrink, and where it starts.
     window_reclaim_at: Instant,
     window_reclaim_cursor: u32,
-    /// Where the next search for a lingering connection starts.
+    /// Start of the next search for a lingering connection.
     lingering_cursor: u32,
     /// Earliest time of the next scan for partial FPDUs to evict.
     evict_partials_at: Instant,
@@ -214,8 +214,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.drive_with(now, |_| ())
     }
 
-    /// As [`Engine::drive`], and calls `on_received` once the received frames are processed, before
-    /// connections transmit: completions of receives and RDMA Reads need not wait for that.
+    /// Runs one pass as [`Engine::drive`] does, and calls `on_received` once the received frames
+    /// are processed, before connections transmit: completions of receives and RDMA Reads need not
+    /// wait for that.
     #[inline(always)]
     pub fn drive_with(&mut self, now: Instant, on_received: impl FnOnce(&mut Self)) -> bool {
         self.sweep_events();
@@ -275,7 +276,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some((self.connections.get_mut(index)?, &mut self.cx))
     }
 
-    /// As [`Engine::at`], by handle.
+    /// Returns a connection by its handle, and what it shares with the others.
     #[inline]
     fn by_id(&mut self, id: ConnId) -> Option<At<'_, D, M, C>> {
         self.at(id.index).filter(|(conn, _)| conn.id == id)

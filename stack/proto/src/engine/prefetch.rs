@@ -2,8 +2,8 @@
 //! state that no cache has, some 40 lines at the Data Source and 20 at the Data Sink, and would
 //! wait for one after another.
 //!
-//! What a line says of the next one, such as the queue pair of a connection, is read one turn
-//! later: the connections on the ready list pass through stages.
+//! A line that names the next one, such as the queue pair of a connection, is read one turn later:
+//! the connections on the ready list pass through stages.
 
 use arrayvec::ArrayVec;
 

@@ -194,12 +194,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         frame: F,
         replaced: Option<Replaced>,
     ) {
+        // RFC 1122 section 3.2.1.3: nothing is answered to a source that cannot be one host.
         let remote_mac = ethernet::source_mac(frame.head());
         let Some(remote_mac) = remote_mac.filter(|_| self.cx.net.may_answer(&segment.tuple)) else {
             self.cx.verbs.counters.frames_dropped += 1;
             return;
         };
+        // The connection may be another shard's.
         let Some(frame) = self.forward_segment(segment, frame) else { return };
+        // RFC 9293 section 3.10.7.2: LISTEN; otherwise section 3.10.7.1: CLOSED.
         match self.cx.on_listener_segment(now, segment, remote_mac, replaced) {
             ListenerAction::Done => {}
             ListenerAction::Open(conn) => {

@@ -53,7 +53,7 @@ pub(crate) struct InterfaceConfig<'a> {
 /// neighbor discovery (RFC 4861).
 const NEIGHBOR_TYPES: [u8; 8] = [130, 131, 132, 133, 134, 135, 136, 137];
 
-/// What a frame concerns that is no TCP segment.
+/// Class of a frame that is no TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameClass {
     /// ARP, neighbor discovery or MLD.

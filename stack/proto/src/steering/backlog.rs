@@ -58,7 +58,7 @@ impl SharedCount {
     }
 }
 
-/// What the shards share of a listener.
+/// Counts of a listener that the shards share.
 #[derive(Debug)]
 pub(crate) struct ListenerCounts {
     /// Connections whose request the application has not accepted or rejected yet.

@@ -40,12 +40,12 @@ pub struct MeshConfig {
     pub cookies_per_second: u32,
     /// Seed of the hash keys: that of all the engines.
     pub seed: u64,
-    /// How the port steers.
+    /// Steering of the port.
     pub steering: PortSteering,
 }
 
-/// How a port chooses the queue of a segment, as far as its shards know, and what an active open
-/// does so that its own queue gets the replies.
+/// Rule by which a port chooses the queue of a segment, as far as its shards know, and the way in
+/// which an active open gets its replies to its own queue.
 #[derive(Clone, Debug)]
 pub enum PortSteering {
     /// By RSS: it takes a source port for which this table names its queue.
@@ -59,7 +59,7 @@ pub enum PortSteering {
 
 /// Source ports that an active open tries on a port with so many shards whose steering is unknown.
 ///
-/// Of those with an even hash the last one leads elsewhere as well in less than one of 50 opens.
+/// If the hash is even the last one leads elsewhere as well in less than one of 50 opens.
 #[must_use]
 pub const fn source_ports_max(shards: usize) -> usize {
     4 * shards
@@ -93,7 +93,7 @@ pub struct MeshPort<R> {
     pub(crate) forwarding: Forwarding<R>,
 }
 
-/// What a shard notes while it processes messages, or forwards frames.
+/// Notes of a shard while it processes messages, or forwards frames.
 pub(crate) struct Forwarding<R> {
     /// Messages received with the burst, and not processed yet.
     pub(crate) messages: Vec<Message<R>>,
@@ -171,7 +171,7 @@ impl<R> MeshPort<R> {
         &self.shared.limits
     }
 
-    /// How the port steers.
+    /// Steering of the port.
     pub(crate) fn steering(&self) -> &PortSteering {
         &self.shared.steering
     }

@@ -144,9 +144,8 @@ impl<E: Env> Connection<E> {
         )
     }
 
-    /// Returns how well the connection may be removed in favor of another; `None` if it may not be.
-    /// It may if it was rejected, or has ended and the peer has all data: it only waits for the
-    /// peer's FIN.
+    /// Returns the reason for which the connection may be removed in favor of another, if there is
+    /// one: it was rejected, or it has ended, the peer has all data, and only its FIN is missing.
     pub(crate) fn lingering(&self, cx: &Context<E>) -> Option<Lingering> {
         let has_ended = match self.qp.and_then(|qp| cx.qps.get(qp)) {
             None => self.listener.is_none(),

@@ -111,6 +111,7 @@ impl SynCookies {
         let index = cookie.0 & MSS_INDEX_MASK;
         let echo = ack.options.ts.filter(|_| cfg.timestamps);
         let mut sent_at = None;
+        // RFC 7323 section 3.2: TSecr returns our timestamp, with the options in its low bits.
         let options = match echo {
             None => NO_TIMESTAMPS,
             Some((_, echo)) => {
@@ -126,6 +127,8 @@ impl SynCookies {
                 echo & OPTIONS_MASK
             }
         };
+        // RFC 4987 section 3.6: the hash is recomputed over all that was encoded, in both valid
+        // periods.
         let period = period_of(now);
         let irs = ack.seq - 1;
         let is_ours = [period, period.wrapping_sub(1)].into_iter().any(|period| {
@@ -134,6 +137,7 @@ impl SynCookies {
         if !is_ours {
             return None;
         }
+        // The SYN as it would have been processed.
         let scale = options & WSCALE_MASK;
         let has = |bit| echo.is_some() && options & bit != 0;
         let mut syn = ack.clone();

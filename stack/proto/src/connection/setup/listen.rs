@@ -28,7 +28,7 @@ pub(crate) enum ListenerAction<E: Env> {
 pub(crate) enum Admission {
     /// TCP processes it.
     Process,
-    /// It is dropped.
+    /// The segment is dropped.
     Drop,
     /// The connection is removed, and the segment belongs to none.
     Replace(Replaced),
@@ -69,16 +69,19 @@ impl<E: Env> Context<E> {
             None => (self.listeners.find(segment.tuple.local.port()), None),
         };
         let Some(listener) = found else { return ListenerAction::Reset };
+        // First: an RST is ignored.
         if segment.flags.has(Flags::RST) {
             return ListenerAction::Done;
         }
+        // Second: an ACK is answered with RST, unless it returns a SYN cookie (RFC 4987 section
+        // 3.6).
         if segment.flags.has(Flags::ACK) {
             if !self.listeners.get(listener).expects_cookies(now) || segment.flags.has(Flags::SYN) {
                 return ListenerAction::Reset;
             }
             return self.on_cookie_ack(now, segment, remote_mac, listener);
         }
-        // A segment with neither RST, ACK nor SYN is dropped.
+        // Third and fourth: a SYN opens a connection, any other segment is dropped.
         if !segment.flags.has(Flags::SYN) {
             return ListenerAction::Done;
         }
@@ -204,6 +207,7 @@ impl<E: Env> Connection<E> {
         now: Instant,
         segment: &Segment,
     ) -> Admission {
+        // RFC 9293 section 3.10.7.4, fourth: SYN in TIME-WAIT (RFC 6191 section 2) or SYN-RECEIVED.
         if self.tcb.may_recycle(segment)
             && let Some(listener) =
                 self.listener.or_else(|| cx.listeners.find(segment.tuple.local.port()))
@@ -224,9 +228,11 @@ impl<E: Env> Connection<E> {
             let recycled = Recycled { iss_min: self.tcb.successor_seq(), limit };
             return Admission::Replace(Replaced { listener, recycled: Some(recycled) });
         }
+        // A SYN-ACK that another shard has forwarded.
         if self.wants_other_port(cx, segment) {
             return Admission::TryOtherPort;
         }
+        // RFC 9293 section 3.10.7.4, fifth: the ACK of our SYN-ACK completes the handshake.
         let completes =
             segment.flags.has(Flags::ACK) && !segment.flags.any(Flags::RST | Flags::SYN);
         let Some(listener) = self.listener.filter(|_| completes && !self.tcp_established) else {
@@ -237,6 +243,7 @@ impl<E: Env> Connection<E> {
             cx.verbs.counters.backlog_overflows += 1;
             return Admission::Drop;
         }
+        // RFC 4987 section 3.6: an ACK of a cookie sent earlier has another sequence number.
         if found.expects_cookies(now) && segment.ack != self.tcb.snd_una() + 1 {
             let iss_ts = cx.secrets.iss_and_ts_offset(now, &segment.tuple);
             if cx.listeners.cookies.verify(now, &cx.config.tcp, segment, iss_ts).is_some() {

@@ -55,7 +55,7 @@ pub(super) struct Listener {
     backlog: usize,
     /// Its connections in setup, over all shards.
     counts: Arc<ListenerCounts>,
-    /// This one.
+    /// Shard of this engine.
     shard: ShardId,
     /// Connections start without startup frames.
     pub(super) unframed: bool,

@@ -67,13 +67,15 @@ impl<E: Env> Connection<E> {
         buffered: &[u8],
     ) {
         let StartParams { negotiated, revision, private_data, ooo_placement, tx_allowed } = params;
-        // The buffered FPDU bytes are the last ones before RCV.NXT, except for the FIN.
+        // RFC 5044 section 4.3: markers count from the first byte of full operation. The buffered
+        // FPDU bytes are the last ones before RCV.NXT, except for the FIN.
         let known =
             u32::try_from(buffered.len()).unwrap_or(0) + u32::from(self.tcb.peer_finished());
         let markers =
             negotiated.markers_in.then(|| Markers::starting_at(self.tcb.rcv_nxt() - known));
         let deframer = Deframer::new(markers);
         self.phase.enter(PhaseEvent::Start, Phase::Rdma { deframer });
+        // RFC 5044 section 7.1.2: a responder waits for the initiator's first FPDU.
         self.tx_allowed = tx_allowed;
         self.set_framing(&negotiated);
         self.deadline = NEVER;
@@ -81,6 +83,7 @@ impl<E: Env> Connection<E> {
         self.tcb.open_window();
         let tuple = self.tcb.tuple();
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
+        // RFC 5040 section 6: the read depths are fixed for the life of the stream.
         qp.stream.start(negotiated.version, negotiated.ird, negotiated.ord);
         if !cx.config.extensions {
             qp.stream.disable_extensions();
@@ -91,6 +94,7 @@ impl<E: Env> Connection<E> {
         qp.ooo_placement = ooo_placement;
         qp.transition(QpEvent::Start);
         qp.conn = Some(self.id.index);
+        // RFC 6581 section 9: the initiator's first FPDU is the RTR message agreed upon.
         if let Some(rtr) = negotiated.rtr {
             let fpdu = build_rtr_fpdu(&mut qp.stream, rtr, self.framing);
             self.startup_tx.get_or_insert_with(|| StartupTx::from_bytes(&[])).append(&fpdu);
@@ -112,6 +116,7 @@ impl<E: Env> Connection<E> {
                 private_data,
             }),
         });
+        // The FPDUs behind the startup frame of the peer, in the same segments.
         self.process_buffered_fpdus(cx, now, buffered);
     }
 

@@ -37,7 +37,7 @@ impl Secrets {
     /// 3.3.3).
     ///
     /// # Errors
-    /// That of `try_take`; [`CmError::NoResources`] if no port is free.
+    /// The error of `try_take`; [`CmError::NoResources`] if no port is free.
     pub(crate) fn select_ephemeral_port(
         &mut self,
         range: &RangeInclusive<u16>,

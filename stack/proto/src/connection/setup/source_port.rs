@@ -45,6 +45,7 @@ impl<E: Env> Context<E> {
         is_taken: impl Fn(&FourTuple) -> bool,
     ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
         let Self { listeners, mesh, secrets, config, .. } = self;
+        // Ports whose replies the port delivers to this shard, if it can be computed.
         let solver = mesh.as_ref().and_then(|mesh| match mesh.steering() {
             PortSteering::Predicted(table) => {
                 Some((mesh.id().0, PortSolver::new(table, source, remote)))
@@ -72,11 +73,14 @@ impl<E: Env> Context<E> {
             };
             secrets.select_ephemeral_port(&config.source_ports, source, remote, try_take)
         };
+        // RFC 6056 section 3.3.3: the next free port from an offset that a keyed hash of the ends
+        // gives.
         let local = match select_port(solver.as_ref()) {
             // No free port leads to the queue of this shard: the others forward what they receive.
             Err(CmError::NoResources) if solver.is_some() => select_port(None)?,
             selected => selected?,
         };
+        // RFC 6528 section 3: ISN by clock and keyed hash of the four-tuple.
         let tuple = FourTuple { local, remote };
         let template = self.net.header_template([0; 6], tuple);
         let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);

@@ -20,8 +20,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.listeners.add(port, backlog, false)
     }
 
-    /// As [`Engine::listen`], for connections without startup frames: each is offered as soon as
-    /// TCP is established ([`Start::Immediate`], [`Start::Streaming`]).
+    /// Listens for connections without startup frames: each is offered as soon as TCP is
+    /// established ([`Start::Immediate`], [`Start::Streaming`]).
     ///
     /// # Errors
     /// [`CmError::PortInUse`].

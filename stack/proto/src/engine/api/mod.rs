@@ -30,7 +30,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.create_qp_with(init, requester, BufferQueue::new(init.max_recv_wr))
     }
 
-    /// As [`Engine::create_qp`], with work queues made before: a requester for `init.max_send_wr`
+    /// Creates a queue pair with work queues made before: a requester for `init.max_send_wr`
     /// requests, and a receive queue for `init.max_recv_wr`. If they are those of
     /// [`WorkQueues`](crate::verbs::work_queues::WorkQueues) the producers post to them, in place
     /// of [`Engine::post_send`] and [`Engine::post_recv`]; [`Engine::take_sends`] and
@@ -51,8 +51,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.create(None, stream, init, requester, recv_queue)
     }
 
-    /// As [`Engine::create_qp_with`], with a handle chosen by the caller, who has the queue pairs
-    /// of several engines: its index must not be in use in this one. The memory of an engine grows
+    /// Creates a queue pair with a handle chosen by the caller, who has the queue pairs of several
+    /// engines: its index must not be in use in this one. The memory of an engine grows
     /// with the largest index, by four bytes each. `stream`: a new ID of the region table.
     ///
     /// # Errors
@@ -219,8 +219,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.verbs.create_srq(pd, buffers, 0)
     }
 
-    /// As [`Engine::create_srq`], with buffers to whose producer the application posts, instead of
-    /// [`Engine::post_srq_recv`]: the engine finds them there. Several engines may share them:
+    /// Creates a shared receive queue with buffers to whose producer the application posts, instead
+    /// of [`Engine::post_srq_recv`]: the engine finds them there. Several engines may share them:
     /// `number` is that of this one among them.
     ///
     /// # Errors
