@@ -132,7 +132,7 @@ pub(crate) struct Connection<E: Env> {
 }
 
 impl<E: Env> Connection<E> {
-    /// Creates a connection whose setup has begun.
+    /// Creates a connection at the beginning of its setup.
     pub(crate) fn new(tcb: Tcb<Rx<E>, Retained<E>>, phase: Phase, deadline: Instant) -> Self {
         Self {
             tcb,
@@ -169,8 +169,8 @@ impl<E: Env> Connection<E> {
         }
     }
 
-    /// After received data or an ACK: puts the connection on that list if it has anything to send;
-    /// otherwise only its timer is armed.
+    /// Puts the connection on that list if received data or an ACK has given it anything to send;
+    /// otherwise arms its timer.
     #[inline]
     pub(crate) fn schedule_service(&mut self, cx: &mut Context<E>) {
         if self.in_ready_list {
@@ -276,7 +276,7 @@ impl<E: Env> Connection<E> {
     }
 }
 
-/// Returns the demand of a connection whose next ULPDU is this, without markers.
+/// Returns the demand for an FPDU with this ULPDU, without markers.
 #[expect(clippy::cast_possible_truncation, reason = "a ULPDU is below 64 KiB")]
 #[inline]
 pub(crate) fn unmarked_demand(next: NextTx) -> TxDemand {

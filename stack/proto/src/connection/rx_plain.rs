@@ -1,6 +1,6 @@
-//! Plain segments and trains of them: what nearly all frames are. A frame is compared with the
-//! headers that the peer of a connection sends. The following frames of the burst that continue it
-//! form a train with it, which TCP processes as one segment, and which is delivered frame by frame.
+//! Plain segments (predicted ones) and trains of them: nearly all frames. We compare a frame with
+//! the headers that the peer of a connection sends. The next frames of the burst that continue it
+//! form a train with it. TCP processes a train as one segment; MPA receives it frame by frame.
 
 use core::ops::Range;
 
@@ -23,8 +23,8 @@ use crate::wire::tcp::PlainSegment;
 type Ends = ArrayVec<u16, BURST_LEN>;
 
 /// Returns the payload of the train that begins with `first`, `len_max` bytes at most; the next
-/// frame is the last of `burst`. Whatever follows is refused by prediction alone: a frame is parsed
-/// at most once here, and once as the first of its own train.
+/// frame is the last of `burst`. Prediction alone refuses the frame behind the train, so a frame is
+/// parsed at most once here, and once as the first of its own train.
 #[inline(always)]
 fn find_train<E: Env>(
     tcb: &Tcb<Rx<E>, Retained<E>>,
@@ -80,8 +80,8 @@ impl<E: Env> Connection<E> {
         Ok(())
     }
 
-    /// Delivers the `payload` of a train: that of `first` in `frame`, and that of the next frames,
-    /// from the end of `burst`, up to the `ends` there.
+    /// Delivers the `payload` of a train: the payload of `first` in `frame`, then the payloads of
+    /// the next frames from the end of `burst`, up to the `ends` there.
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "the parts of a train")]
     fn deliver_train(
@@ -102,7 +102,7 @@ impl<E: Env> Connection<E> {
         drop(frame);
         for &end in ends {
             let Some(frame) = burst.pop() else { break };
-            // If bytes are declined, those of the other frames are as well.
+            // If bytes are declined, so are the bytes of all later frames.
             if is_accepted {
                 rest -= u32::from(end - first.payload_start);
                 is_accepted =

@@ -1,5 +1,5 @@
-//! What a connection transmits in its turn: retransmissions before new FPDUs. FPDUs are built only
-//! when the window admits them.
+//! Transmit quantum of a connection: retransmissions before new FPDUs. An FPDU is built only when
+//! the window admits it.
 
 use crate::connection::Connection;
 use crate::connection::context::{Context, Env};
@@ -110,9 +110,9 @@ impl<E: Env> Connection<E> {
         }
     }
 
-    /// Sends one segment that begins with a record of `len` bytes, which it takes whole, and
-    /// returns what is to be sent after it. `None`, with nothing sent: the fast path does not admit
-    /// it, frames are scarce, nothing could be built, or the connection closes.
+    /// Sends one segment that begins with a whole record of `len` bytes. Returns the demand after
+    /// it, or `None` if nothing was sent: the fast path does not admit the segment, frames are
+    /// scarce, nothing could be built, or the connection closes.
     #[inline(never)]
     fn send_single(&mut self, cx: &mut Context<E>, now: Instant, len: u32) -> Option<TxDemand> {
         if self.closing.is_some()
@@ -149,8 +149,8 @@ impl<E: Env> Connection<E> {
         true
     }
 
-    /// Sends at most `quantum` segments; `demand` is that of the connection, `has_turn` as in
-    /// [`Connection::transmit`].
+    /// Sends at most `quantum` segments. `demand` is the demand of the connection; for `has_turn`
+    /// see [`Connection::transmit`].
     #[inline(never)]
     fn transmit_quantum(
         &mut self,

@@ -1,9 +1,9 @@
 //! Sharing of the data pool: the share of each connection, and reclaim of frames from connections
 //! without progress.
 //!
-//! A sent frame is retained until it is acknowledged. A peer may stop acknowledging, or close its
-//! window for as long as it answers probes (RFC 9293 section 3.8.6.1), and a few such peers could
-//! exhaust the pool. Three mechanisms ensure that another connection still gets a frame:
+//! We retain a sent frame until it is acknowledged. A peer may stop acknowledging, or keep its
+//! window closed while it answers probes (RFC 9293 section 3.8.6.1). A few such peers could exhaust
+//! the pool. Three mechanisms ensure that another connection still gets a frame:
 //!
 //! - Fair share: below the low-water mark a connection gets at most twice as many frames as it
 //!   leaves to the others. A single connection can still use nearly the whole pool.
@@ -24,8 +24,8 @@ use crate::device::{Retained, RxFrame};
 use crate::tcp::{CopyPool, Tcb};
 use crate::time::{Instant, MILLISECOND, SECOND};
 
-/// Low-water mark: with this many free frames or more, no connection is limited. Less than what the
-/// data pool has beyond the frames that can be in flight.
+/// Low-water mark: with this many free frames or more, no connection is limited. The data pool has
+/// more than this beyond the frames that can be in flight.
 pub(crate) const LOW_WATER_FRAMES: usize = 128;
 /// Frames are copied out when the oldest record has waited, or nothing was acknowledged, for this
 /// long.

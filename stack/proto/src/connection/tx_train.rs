@@ -1,5 +1,5 @@
-//! Trains of segments sent: of a message that fills several segments, all but the last are built by
-//! one short loop. What they have in common is done once: source range, headers, windows, timers.
+//! Trains of segments sent. If a message fills several segments, one short loop builds all but the
+//! last. Their common work is done once: source range, headers, windows, timers.
 
 use crate::connection::Connection;
 use crate::connection::context::{Context, Env};

@@ -2,9 +2,9 @@
 //!
 //! The application may poll events slowly, and peers must not be able to fill memory meanwhile. A
 //! queue pair has a small number of events in its life, and a listener no more requests than its
-//! backlog. But requests whose peers are gone, and queue pairs that were destroyed, leave stale
-//! events. These are never returned. They are removed, some in each pass, once the queue has
-//! doubled since the last sweep ([`EventSweep`]).
+//! backlog. But requests of peers that are gone, and queue pairs that were destroyed, leave stale
+//! events. The application never gets these. Each pass removes some, once the queue has doubled
+//! since the last sweep ([`EventSweep`]).
 
 use std::collections::VecDeque;
 
@@ -105,8 +105,8 @@ impl EventSweep {
 }
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Returns the oldest event. Connection requests whose peer is gone, and events of destroyed
-    /// queue pairs, are skipped.
+    /// Returns the oldest event. Skips requests of peers that are gone, and events of destroyed
+    /// queue pairs.
     pub fn next_event(&mut self) -> Option<Event> {
         loop {
             let event = self.event_sweep.pop(&mut self.cx.verbs.events)?;

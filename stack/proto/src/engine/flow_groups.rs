@@ -1,5 +1,5 @@
-//! Grouping of a burst by flow: a train is a run of frames, and frames of several flows that
-//! alternate on the wire would break each other's trains.
+//! Grouping of a burst by flow. A train is a run of frames: flows that alternate on the wire would
+//! break each other's trains.
 
 use arrayvec::ArrayVec;
 
@@ -16,17 +16,16 @@ pub(super) fn may_alternate<R: RxFrame>(frame: &R, burst: &[R]) -> bool {
 }
 
 /// True if the frames of a burst are of several flows, as far as its first and its last one show.
-/// Beside any number of idle connections a busy one has whole bursts.
+/// A single busy connection has whole bursts, however many idle ones there are.
 #[inline(always)]
 pub(super) fn is_of_several<R: RxFrame>(burst: &[R]) -> bool {
     matches!(burst, [first, .., last] if plain_ports(first.head()) != plain_ports(last.head()))
 }
 
-/// Moves the frames of each flow together, to where its first one is; each flow keeps its order.
-/// The first frame of the burst is the last here. Flows are told apart by their ports: those of
-/// equal ports are one group, in which a train ends at the next of the other. A segment with IP
-/// options or extension headers does not have its ports where they are looked for, and may overtake
-/// others of its connection, or be overtaken.
+/// Moves the frames of each flow together, to the place of its first one; each flow keeps its
+/// order. The first frame of the burst is the last here. Ports tell flows apart. Two flows with
+/// equal ports are one group, and end each other's trains. A segment with IP options or extension
+/// headers has its ports elsewhere: it may overtake others of its connection, or be overtaken.
 ///
 /// Cost: a comparison for each pair of flow and later frame, at most.
 #[inline(never)]

@@ -2,10 +2,9 @@
 //!
 //! A pass ([`Engine::drive`]) processes one burst of received frames to completion (TCP, placement,
 //! completions), then expired timers. Then connections with something to send transmit in turn, a
-//! burst in all, and the frames are flushed to the port. A pass never waits to fill a burst, and
-//! every step is bounded. Commands (post, connect, ...) send nothing themselves; the next pass
-//! does. Events are polled with [`Engine::next_event`], completions are pushed to the completion
-//! queues.
+//! burst in all, and the port gets the frames. A pass never waits to fill a burst, and every step
+//! is bounded. Commands (post, connect, ...) send nothing themselves; the next pass does. You poll
+//! events with [`Engine::next_event`]. The engine pushes completions to the completion queues.
 //!
 //! A connection and its methods are in `connection`.
 
@@ -282,8 +281,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.at(id.index).filter(|(conn, _)| conn.id == id)
     }
 
-    /// Inserts a connection, whose four-tuple is reserved among the shards first. If there are too
-    /// many, the oldest one in TIME-WAIT is removed, or one that only lingers.
+    /// Inserts a connection, after its four-tuple is reserved among the shards. If there are too
+    /// many, removes the oldest one in TIME-WAIT, or one that only lingers.
     fn insert_connection(&mut self, conn: Connection<Types<D, M, C>>) -> Option<At<'_, D, M, C>> {
         let tuple = conn.tcb.tuple();
         if !self.make_room()
@@ -321,9 +320,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         false
     }
 
-    /// Finds a connection that was rejected or has ended, and whose peer has not closed: the one
-    /// among the next few that may be removed first, or whose time ends first. Its peer receives a
-    /// RST if it sends anything after that.
+    /// Finds a connection that was rejected or has ended, and waits for its peer to close: the one
+    /// among the next few that may be removed first, or that times out first. If its peer sends
+    /// anything after the removal, we answer with RST.
     ///
     /// Cost: visits [`LINGERING_SCAN_LEN`] connections.
     #[cold]

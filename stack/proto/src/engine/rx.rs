@@ -207,7 +207,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             ListenerAction::Done => {}
             ListenerAction::Open(conn) => {
                 if !self.make_room() {
-                    // None is removed for a SYN alone, whose source may be forged.
+                    // A SYN alone may have a forged source: we remove none for it.
                     if self.find_lingering().is_some()
                         && let Some(listener) = conn.listener
                     {

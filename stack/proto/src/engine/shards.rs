@@ -1,6 +1,6 @@
-//! Shards of one port: what this engine forwards to the others, and what it receives from them.
+//! Shards of one port: forwarding to the other engines, and the messages received from them.
 //!
-//! A frame is forwarded once: what came from another shard is processed here, or dropped.
+//! A frame is forwarded once: a frame from another shard is processed here, or dropped.
 //!
 //! | Frame | Goes to |
 //! |---|---|
@@ -159,8 +159,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[cold]
     fn other_owner(&mut self, tuple: &FourTuple) -> Option<ShardId> {
         let mesh = self.cx.mesh.as_mut()?;
-        // Segments come in trains. For the duration of a pass the owner is as it was: what the
-        // other shard has released meanwhile it answers itself.
+        // Segments come in trains. For the duration of a pass the owner is as it was: the other
+        // shard answers for a four-tuple that it has released meanwhile.
         if let Some((last, owner)) = &mesh.forwarding.misdelivered
             && last == tuple
         {
@@ -171,8 +171,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(owner)
     }
 
-    /// Gives up the source port of an active open, whose SYN-ACK `segment` arrived at another
-    /// shard, and opens the connection from another one. False if there is none: it keeps this one.
+    /// Gives up the source port of an active open after its SYN-ACK `segment` arrived at another
+    /// shard, and opens the connection from another port. False if there is none: it keeps this
+    /// one.
     #[cold]
     pub(super) fn try_other_port(&mut self, now: Instant, index: u32, segment: &Segment) -> bool {
         let FourTuple { local, remote } = segment.tuple;
@@ -244,7 +245,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         false
     }
 
-    /// Tells the other shards the hardware address that a neighbor has just advertised.
+    /// Sends the hardware address that a neighbor has just advertised to the other shards.
     pub(super) fn share_advert(&mut self) {
         let Some(advert) = self.cx.net.take_advert() else { return };
         let Some(mesh) = &self.cx.mesh else { return };

@@ -17,12 +17,12 @@ use crate::verbs::wc::{Completions, QpId};
 pub struct Usage {
     /// Connections, those that linger after their end included.
     pub connections: usize,
-    /// Passive connections whose handshake is not complete.
+    /// Half-open passive connections: their handshake is not complete.
     pub half_open: usize,
-    /// Passive connections whose handshake is complete and whose MPA Request Frame is not, or waits
-    /// for a free slot in the backlog.
+    /// Passive connections after the handshake, with an MPA Request Frame that is incomplete or
+    /// waits for a free slot in the backlog.
     pub awaiting_request: usize,
-    /// Connections whose request the application has not accepted or rejected yet.
+    /// Connections with a request that the application has not accepted or rejected yet.
     pub awaiting_decision: usize,
     /// Connections in TIME-WAIT.
     pub time_waits: usize,

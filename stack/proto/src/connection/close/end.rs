@@ -1,4 +1,5 @@
-//! Ends of a stream and of its connection: failed setup, loss, FIN, abort, local errors, timeouts.
+//! All ends of a connection but the graceful one: failed setup, loss, FIN, abort, local errors,
+//! timeouts.
 
 use crate::connection::Connection;
 use crate::connection::close::Closing;
@@ -93,9 +94,9 @@ impl<E: Env> Connection<E> {
         }
     }
 
-    /// Handles the expired deadline of the connection: startup or linger timeout, or that of a
-    /// workaround for the peer. Lingering continues while the peer acknowledges or sends data
-    /// faster than the minimum.
+    /// Handles the expired deadline of the connection: the startup timeout, the linger timeout, or
+    /// the timeout of a workaround for the peer. Lingering continues while the peer acknowledges or
+    /// sends data faster than the minimum.
     pub(crate) fn on_deadline(&mut self, cx: &mut Context<E>, now: Instant) {
         if self.on_quirk_deadline(cx, now) {
             return;

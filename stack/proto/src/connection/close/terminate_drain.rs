@@ -1,10 +1,9 @@
-//! Receive path after the local end has ended a stream, by an error or a local call. A peer that
-//! had found an error by then has sent a Terminate; it is reported, too
+//! Receive path after the local end has ended a stream, by an error or a local call. If the peer
+//! has found an error by then, its Terminate is on the way. We report it
 //! ([`Event::TerminateReceived`], RFC 5040 section 5.4).
 //!
-//! So in-order bytes are still deframed, and CRCs checked. Nothing is placed, delivered or
-//! answered. The drain ends at the first inconsistency, at the peer's FIN, or at the linger
-//! timeout.
+//! To find it we deframe in-order bytes and check their CRCs. We place, deliver and answer nothing.
+//! The drain ends at the first inconsistency, at the peer's FIN, or at the linger timeout.
 //!
 //! [`Event::TerminateReceived`]: crate::verbs::cm::Event::TerminateReceived
 
@@ -35,7 +34,7 @@ impl<E: Env> Connection<E> {
         }
     }
 
-    /// Processes in-order bytes of a stream that has ended locally. Cost: that of the CRC.
+    /// Processes in-order bytes of a stream that has ended locally. Cost: a CRC over the bytes.
     #[cold]
     pub(crate) fn drain_terminate(
         &mut self,

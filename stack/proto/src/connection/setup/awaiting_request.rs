@@ -1,12 +1,11 @@
-//! Passive connections whose handshake is complete and whose MPA Request Frame is not, and the
+//! Passive connections with a complete handshake and an incomplete MPA Request Frame, and the
 //! choice of the one to reset when there are too many.
 //!
-//! Stochastic fair eviction: connections are counted in hash buckets of peer addresses, and the
-//! victim is the oldest connection in the fullest bucket. So one address evicts its own
-//! connections, and many addresses share the limit evenly: a flood of handshakes must not evict a
-//! legitimate peer before the round trip or two that its request takes. The hash is keyed, and an
-//! IPv6 peer is hashed by its /64. So the counts take no memory per address, and a peer cannot
-//! choose its bucket.
+//! Stochastic fair eviction: we count connections in hash buckets of peer addresses, and reset the
+//! oldest connection in the fullest bucket. So one address evicts its own connections, and many
+//! addresses share the limit evenly. A flood of handshakes must not evict a legitimate peer before
+//! its request arrives, a round trip or two later. The counts take no memory per address. The hash
+//! is keyed, so that a peer cannot choose its bucket. An IPv6 peer is hashed by its /64.
 
 use core::net::IpAddr;
 use core::num::NonZeroU64;
@@ -27,11 +26,11 @@ pub(crate) struct ArrivalOrder(NonZeroU64);
 /// scans all buckets.
 pub(crate) struct AwaitingRequest {
     hash: SipBuildHasher,
-    /// Connections whose request is incomplete, by bucket and age.
+    /// Connections with an incomplete request, by bucket and age.
     incomplete: BTreeSet<(u8, ArrivalOrder, u32)>,
     /// Number of these in each bucket.
     counts: [u32; BUCKETS],
-    /// Connections whose request is complete and waits for a free slot in the backlog, by port and
+    /// Connections with a complete request that waits for a free slot in the backlog, by port and
     /// age.
     complete: BTreeSet<(u16, ArrivalOrder, u32)>,
     last_order: ArrivalOrder,
@@ -53,12 +52,12 @@ impl AwaitingRequest {
         self.incomplete.len() + self.complete.len()
     }
 
-    /// Returns the number of connections whose request is incomplete.
+    /// Returns the number of connections with an incomplete request.
     pub(crate) fn incomplete_count(&self) -> usize {
         self.incomplete.len()
     }
 
-    /// Adds a connection whose handshake is complete.
+    /// Adds a connection after its handshake.
     pub(crate) fn insert(&mut self, remote: IpAddr, index: u32) -> Option<ArrivalOrder> {
         self.last_order = ArrivalOrder(self.last_order.0.saturating_add(1));
         let group = self.hash.address_group(remote);
@@ -107,7 +106,7 @@ impl AwaitingRequest {
             .map(|&(_, _, index)| index)
     }
 
-    /// Returns the oldest connection to `port` whose complete request waits for the backlog.
+    /// Returns the oldest connection to `port` with a complete request that waits for the backlog.
     pub(crate) fn next_complete(&self, port: u16) -> Option<u32> {
         let &(of, _, index) =
             self.complete.range((port, ArrivalOrder(NonZeroU64::MIN), 0)..).next()?;

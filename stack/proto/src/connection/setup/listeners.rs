@@ -10,12 +10,11 @@
 //! | request incomplete             | `awaiting_request_max`            | one of them is reset  |
 //! | request complete, not decided  | `backlog` of the listener         | see below             |
 //!
-//! While the backlog is full, SYNs are dropped, and so are the ACKs that would complete a
-//! handshake: the peer retransmits. A request that completes meanwhile waits for a free slot. Only
-//! a complete request takes a slot in the backlog, which the application has to free: a peer that
-//! is silent after the handshake, stops within its request or sends it byte by byte does not block
-//! others, and has `startup_timeout_ns` in total. See [`awaiting_request`] for the choice of
-//! the one reset.
+//! While the backlog is full we drop SYNs, and the ACKs that would complete a handshake: the peer
+//! retransmits. A request that completes meanwhile waits for a free slot. Only a complete request
+//! takes a slot, and the application frees it. So a peer that is silent after the handshake, stops
+//! within its request or sends it byte by byte does not block others. It has `startup_timeout_ns`
+//! in total. See [`awaiting_request`] for the choice of the connection to reset.
 //!
 //! [`awaiting_request`]: crate::connection::setup::awaiting_request
 
@@ -34,7 +33,7 @@ use crate::steering::owners::ShardId;
 use crate::time::{Instant, MILLISECOND};
 use crate::verbs::cm::CmError;
 
-/// Ports whose backlogs are looked at in a pass, at most.
+/// Ports with requests that a pass offers, at most.
 pub(crate) const WAITING_PORTS_MAX: usize = 16;
 /// Half-open connections that may end in this time without a handshake: by a RST, a timeout, or in
 /// favor of another. Beyond that number SYNs are answered with SYN cookies, which are limited.
@@ -107,7 +106,7 @@ pub(crate) struct Listeners {
     free_slots: Vec<u16>,
     shard: ShardId,
     backlogs: Arc<Backlogs>,
-    /// Passive connections of this engine whose handshake is not complete.
+    /// Number of half-open passive connections of this engine.
     half_open: usize,
     /// Period of the last SYN, and how many of them have ended, less those that the periods before
     /// it have allowed.
@@ -115,7 +114,7 @@ pub(crate) struct Listeners {
     failed: u32,
     /// Passive connections that the application has not decided on, in any of the stages, by port.
     in_setup: BTreeSet<(u16, u32)>,
-    /// Passive connections whose MPA Request Frame is incomplete or waits for the backlog.
+    /// Passive connections with an MPA Request Frame that is incomplete, or waits for the backlog.
     pub(crate) awaiting_request: AwaitingRequest,
     /// Port from which the next pass looks for requests that wait for a backlog.
     waiting_from: u16,
@@ -126,7 +125,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Without listeners. `shard`: that of this engine among those that share `backlogs`.
+    /// Creates a set without listeners. `shard`: this engine among the sharers of `backlogs`.
     pub(crate) fn new(
         seed: u64,
         cookie_limit: JitteredRateLimit,
@@ -203,7 +202,7 @@ impl Listeners {
         self.slots[listener.slot()].as_ref().expect("removed after its last connection in setup")
     }
 
-    /// Returns the number of passive connections of this engine whose handshake is not complete.
+    /// Returns the number of half-open passive connections of this engine.
     pub(crate) const fn half_open(&self) -> usize {
         self.half_open
     }
@@ -268,7 +267,7 @@ impl Listeners {
         self.awaiting_request.incomplete_count() < self.awaiting_request.len()
     }
 
-    /// Returns ports with such requests, in turn: those whose turn it is in this pass.
+    /// Returns the next ports with such requests, in round-robin order: the share of this pass.
     pub(crate) fn waiting_ports(&mut self) -> ArrayVec<u16, WAITING_PORTS_MAX> {
         let mut ports = ArrayVec::new();
         while !ports.is_full() {

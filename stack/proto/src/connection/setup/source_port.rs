@@ -1,9 +1,9 @@
 //! Source ports of active opens.
 //!
-//! On a port with several queues the source port decides which of them gets the replies. If the
-//! shards know how, the right one is taken at once. Otherwise the SYN-ACK shows it. While it
-//! arrives at other shards, which forward it, the attempt is given up and repeated from the next
-//! port:
+//! On a port with several queues the source port decides which queue gets the replies. If the
+//! shards know the rule, we take the right port at once. Otherwise the SYN-ACK shows the queue. If
+//! it arrives at another shard, which forwards it, we give up the attempt and repeat it from the
+//! next port:
 //!
 //! | State, event | Action | Next |
 //! |---|---|---|
@@ -12,10 +12,11 @@
 //! | SYN-SENT, SYN-ACK at another, none left | | ESTABLISHED, on the mesh |
 //! | SYN-SENT, RST, SYN, ICMP error, timeout | as from any port | |
 //!
-//! Nothing but SYN and RST is sent from a port that is given up: no MPA Request Frame, so that the
-//! peer's application does not see it. The attempts have one deadline together, and one queue pair.
-//! The next four-tuple is reserved before this one is released: without one the connection stays. A
-//! SYN-ACK that is repeated, because RST was lost, is of no connection, and answered with another.
+//! From a port that we give up we send nothing but SYN and RST. The peer's application does not
+//! notice, since it gets no MPA Request Frame. All attempts share one deadline and one queue pair.
+//! We reserve the next four-tuple before we release this one: if there is none, the connection
+//! stays. If RST is lost, the repeated SYN-ACK belongs to no connection, and we answer it with
+//! another RST.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -31,8 +32,8 @@ use crate::verbs::cm::CmError;
 use crate::wire::tcp::{Flags, FourTuple, Segment};
 
 impl<E: Env> Context<E> {
-    /// Opens a TCP connection from a free port of `source`, preferably one whose replies the port
-    /// delivers to this shard. `is_taken`: true for four-tuples of other connections of this
+    /// Opens a TCP connection from a free port of `source`, preferably a port with replies that
+    /// arrive at this shard. `is_taken`: true for four-tuples of other connections of this
     /// engine. The four-tuple is reserved among the shards.
     ///
     /// # Errors
@@ -45,7 +46,7 @@ impl<E: Env> Context<E> {
         is_taken: impl Fn(&FourTuple) -> bool,
     ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
         let Self { listeners, mesh, secrets, config, .. } = self;
-        // Ports whose replies the port delivers to this shard, if it can be computed.
+        // Source ports with replies that arrive at this shard, if that can be computed.
         let solver = mesh.as_ref().and_then(|mesh| match mesh.steering() {
             PortSteering::Predicted(table) => {
                 Some((mesh.id().0, PortSolver::new(table, source, remote)))

@@ -233,8 +233,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Returns the current MULPDU of a queue pair's connection: the longest ULPDU whose FPDU fits
-    /// one segment wherever markers fall; 128 to 64,768 bytes. `None` without a connection.
+    /// Returns the current MULPDU of a queue pair's connection: the longest ULPDU with an FPDU that
+    /// fits one segment wherever markers fall; 128 to 64,768 bytes. `None` without a connection.
     // req: MPA-010, MPA-016, MPA-042, DDP-018
     #[must_use]
     pub fn mulpdu(&self, qp: QpId) -> Option<usize> {

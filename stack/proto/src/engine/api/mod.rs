@@ -31,11 +31,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Creates a queue pair with work queues made before: a requester for `init.max_send_wr`
-    /// requests, and a receive queue for `init.max_recv_wr`. If they are those of
-    /// [`WorkQueues`](crate::verbs::work_queues::WorkQueues) the producers post to them, in place
-    /// of [`Engine::post_send`] and [`Engine::post_recv`]; [`Engine::take_sends`] and
-    /// [`Engine::on_recvs_posted`] tell the engine. The memory of a long queue takes a while to
-    /// zero: where the engine is behind a lock, the queues are made before it is taken.
+    /// requests, and a receive queue for `init.max_recv_wr`. If they belong to
+    /// [`WorkQueues`](crate::verbs::work_queues::WorkQueues), the producers post to them instead of
+    /// [`Engine::post_send`] and [`Engine::post_recv`], and call [`Engine::take_sends`] and
+    /// [`Engine::on_recvs_posted`]. It takes a while to zero the memory of a long queue: make the
+    /// queues before you lock the engine.
     ///
     /// # Errors
     /// As [`Engine::create_qp`].
@@ -221,7 +221,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Creates a shared receive queue with buffers to whose producer the application posts, instead
     /// of [`Engine::post_srq_recv`]: the engine finds them there. Several engines may share them:
-    /// `number` is that of this one among them.
+    /// `number` is the number of this one among them.
     ///
     /// # Errors
     /// [`SrqError::TooMany`].
