@@ -10,6 +10,7 @@ use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
 use crate::network::NetworkArgs;
+use crate::options::mtu_parser;
 use crate::run_loop::CorePlacement;
 use crate::shard_options::ShardArgs;
 use crate::tcp_options::TcpArgs;
@@ -40,9 +41,9 @@ pub struct DeviceArgs {
     /// Addresses and routes.
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Largest IP packet in bytes. On tap it applies to reception; DPDK's tap driver sends at most
-    /// 1500.
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    /// Largest IP packet in bytes, 576 to 65280; some devices support less. DPDK's tap driver
+    /// receives such packets, and sends at most 1500 bytes.
+    #[arg(long, default_value_t = 1500, value_name = "BYTES", value_parser = mtu_parser())]
     pub mtu: u16,
     /// Who computes TCP and IP checksums: the stack (software), the NIC as far as it can (offload),
     /// or nobody (none), where the link is memory. By default nobody on ring, the NIC on pci, the

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use clap::builder::RangedI64ValueParser;
+use ferrowarp::device::MTU_MAX;
+
 /// A command line whose values are checked together after they were parsed, before anything else.
 pub trait Checked: clap::Parser {
     /// Finds values that cannot work together.
@@ -45,6 +48,13 @@ pub fn bytes(text: &str, most: u64) -> Result<u64, String> {
         Some(bytes) if (1..=most).contains(&bytes) => Ok(bytes),
         _ => Err(format!("give 1 to {most} bytes")),
     }
+}
+
+/// Returns the parser of `--mtu`: from the packet that each IPv4 host can receive (RFC 791 section
+/// 3.1, Total Length) to the largest one of any device. The device checks its own maximum.
+#[must_use]
+pub fn mtu_parser() -> RangedI64ValueParser<u16> {
+    clap::value_parser!(u16).range(576..=i64::from(MTU_MAX))
 }
 
 /// Parses a number of seconds, from 0.001 to a day.

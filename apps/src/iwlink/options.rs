@@ -10,7 +10,7 @@ use ferrowarp_link::{Faults, wire_bytes};
 
 use crate::environment;
 use crate::iwlink::link_option::{LinkOption, LinkOptions, parse_time_ns};
-use crate::options::{Checked, seconds};
+use crate::options::{Checked, mtu_parser, seconds};
 
 /// Default queue limit of a link with a rate, in bytes.
 const QUEUE_DEFAULT: u64 = 256 << 10;
@@ -101,8 +101,8 @@ pub struct Options {
     #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "Link emulation")]
     pub seed: u64,
 
-    /// Largest IP packet of the devices, in bytes.
-    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    /// Largest IP packet of the devices in bytes, 576 to 65280; some devices support less.
+    #[arg(long, default_value_t = 1500, value_name = "BYTES", value_parser = mtu_parser())]
     pub mtu: u16,
     /// Exits after so many seconds [default: on SIGINT or SIGTERM].
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

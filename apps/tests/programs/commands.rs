@@ -106,6 +106,18 @@ fn bidirectional_run_with_four_queue_pairs_verifies() {
 }
 
 #[test]
+fn largest_packets_verify() {
+    let fx = Fixture::new();
+    for test in TESTS {
+        for size in ["1", "65K", "1M"] {
+            let line = format!("{test} -n 30 -s {size} -t 8 --verify --mtu 65280");
+            let result = &fx.results(&line)[0];
+            assert_eq!((&result["errors"], &result["mtu"]), (&0.into(), &65280.into()), "{line}");
+        }
+    }
+}
+
+#[test]
 fn queue_pairs_share_a_buffer() {
     let fx = Fixture::new();
     for test in &TESTS[..3] {
@@ -342,6 +354,11 @@ fn values_that_cannot_work_are_refused_at_the_start() {
         ("iwperf server --dev tap:x0".to_owned(), "--address"),
         ("iwperf server --dev tap:x0 --ip 198.18.0.1/24 -p 0".to_owned(), "1..=65535"),
         ("iwperf server --dev tap:x0 --ip 2001:2::1/64 --mtu 1000".to_owned(), "IPv6 requires"),
+        ("iwperf loop write-bw --mtu 0".to_owned(), "0 is not in 576..=65280"),
+        ("iwperf loop write-bw --mtu 67".to_owned(), "67 is not in 576..=65280"),
+        ("iwcopy loop /dev/null --mtu 65281".to_owned(), "65281 is not in 576..=65280"),
+        (format!("{iwping} --mtu 65536"), "65536 is not in 576..=65280"),
+        ("iwlink --left tap:x0 --right tap:x1 --mtu 65281".to_owned(), "576..=65280"),
         ("iwperf loop write-lat -q 2".to_owned(), "omit -q"),
         ("iwperf loop write-bw -n 0".to_owned(), "give 1 or more"),
         ("iwperf loop write-bw -D 0".to_owned(), "give seconds"),

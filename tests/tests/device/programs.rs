@@ -78,6 +78,7 @@ fn iwperf_rejects_bad_arguments_in_one_line() {
             "loop write-bw -t 0",
             "loop write-bw --mtu 20",
             "loop write-bw --mtu 70000",
+            "server --dev af_packet:lo --ip 198.18.0.1/24 --mtu 65280",
             "loop write-bw --cores 4095",
             "loop write-bw --cores 0,1,2",
             "loop write-bw --cores x",

@@ -210,6 +210,39 @@ fn every_iwperf_test(link: Link) {
     }
 }
 
+#[test]
+fn largest_packets_over_memif() {
+    let Some(ends) = IwperfPair::new(Link::Memif) else { return };
+    for test in ["write-bw", "read-bw", "send-bw", "write-lat"] {
+        for size in ["8", "1M"] {
+            let mut command = ends.server_command();
+            command.args(["--mtu", "65280", "--once"]);
+            let log = ends.dir.path().join("server.log");
+            let mut server = Running::start(&mut command, log).unwrap();
+            server.wait_for("waiting for clients", PROCESS_TIMEOUT).unwrap();
+            let line = [test, "198.18.0.1", "-s", size, "-n", "200", "--verify", "--mtu", "65280"];
+            let client = process::run(&mut ends.client(&line), PROCESS_TIMEOUT).unwrap();
+            assert!(client.success(), "{test} {size}: {:?}\n{}", client.status, client.output);
+            let ended = server.finish(PROCESS_TIMEOUT).unwrap();
+            assert!(ended.success(), "{test} {size}: {:?}\n{}", ended.status, ended.output);
+        }
+    }
+}
+
+/// The virtio driver takes frames of less than 10 KiB, and says so.
+#[test]
+fn mtu_above_the_devices_is_refused_with_it() {
+    let Some(ends) = IwperfPair::new(Link::Vhost) else { return };
+    let server = ends.server();
+    let line = ["write-bw", "198.18.0.1", "--mtu", "65280"];
+    let client = process::run(&mut ends.client(&line), PROCESS_TIMEOUT).unwrap();
+    let code = client.status.and_then(|status| status.code());
+    assert_eq!((code, client.output.lines().count()), (Some(1), 1), "{}", client.output);
+    let reason = "an MTU of 65280 was requested, the device supports at most 9";
+    assert!(client.output.contains(reason), "{}", client.output);
+    drop(server);
+}
+
 /// On a disconnect DPDK's memif driver unmaps its rings in its interrupt thread, even while they
 /// are in use. Without the protection against that, the other end crashed (SIGSEGV) in one of
 /// twenty-five kills when both processors were busy.
