@@ -10,7 +10,7 @@ use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
 use crate::network::NetworkArgs;
-use crate::options::mtu_parser;
+use crate::option_values::mtu_parser;
 use crate::run_loop::CorePlacement;
 use crate::shard_options::ShardArgs;
 use crate::tcp_options::TcpArgs;

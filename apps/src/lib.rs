@@ -15,7 +15,7 @@ pub mod iwlink;
 pub mod message_channel;
 pub mod mpa_options;
 pub mod network;
-pub mod options;
+pub mod option_values;
 pub mod output;
 pub mod output_file;
 pub mod pattern;
@@ -41,7 +41,7 @@ use crate::stop::Stop;
 
 /// Parses and checks the command line; on an error prints one line and exits with status 2.
 #[must_use]
-pub fn parse<T: options::Checked>() -> T {
+pub fn parse<T: option_values::Checked>() -> T {
     let options = T::try_parse().unwrap_or_else(|error| {
         let text = error.render().to_string();
         // Help and version are not errors; a missing subcommand is one, although clap prints the

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use clap::{Args, ValueEnum};
 use ferrowarp::{CongestionControl, EcnMode, TcpSettings};
 
-use crate::options::{bytes, seconds};
+use crate::option_values::{bytes, seconds};
 
 /// Largest window that TCP can advertise (RFC 7323).
 const WINDOW_MAX: u64 = 1 << 30;

@@ -11,8 +11,8 @@ use ferrowarp::{
     Access, Config, ConnParam, Context, Cq, DriveMode, Mr, Operation, Payload, Pd, Qp, QpOptions,
     QpState, SendWr, SgList, WcStatus,
 };
-use ferrowarp_apps::perf::options::Options;
-use ferrowarp_apps::perf::program::program;
+use ferrowarp_apps::perf::iwperf_options::IwperfOptions;
+use ferrowarp_apps::perf::iwperf_program::program;
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn host_stack_iwperf(count: c_int, arguments: *const *cons
     let arguments = unsafe { core::slice::from_raw_parts(arguments, count) };
     // SAFETY: as above.
     let arguments = arguments.iter().map(|text| unsafe { string(*text) });
-    let options = match Options::try_parse_from(arguments) {
+    let options = match IwperfOptions::try_parse_from(arguments) {
         Ok(options) => options,
         Err(error) => {
             println!("refused: {error}");

@@ -31,7 +31,7 @@ struct Options {
     size: usize,
 }
 
-impl ferrowarp_apps::options::Checked for Options {}
+impl ferrowarp_apps::option_values::Checked for Options {}
 
 fn main() -> std::process::ExitCode {
     let options: Options = ferrowarp_apps::parse();

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ferrowarp_apps::copy::options::Options;
-use ferrowarp_apps::copy::program::program;
+use ferrowarp_apps::copy::iwcopy_options::IwcopyOptions;
+use ferrowarp_apps::copy::iwcopy_program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::run_program("iwcopy", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwcopy", || program(&ferrowarp_apps::parse::<IwcopyOptions>()))
 }

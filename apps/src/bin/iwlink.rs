@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ferrowarp_apps::iwlink::options::Options;
-use ferrowarp_apps::iwlink::program::program;
+use ferrowarp_apps::iwlink::iwlink_options::IwlinkOptions;
+use ferrowarp_apps::iwlink::iwlink_program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::run_program("iwlink", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwlink", || program(&ferrowarp_apps::parse::<IwlinkOptions>()))
 }

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ferrowarp_apps::perf::options::Options;
-use ferrowarp_apps::perf::program::program;
+use ferrowarp_apps::perf::iwperf_options::IwperfOptions;
+use ferrowarp_apps::perf::iwperf_program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::run_program("iwperf", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwperf", || program(&ferrowarp_apps::parse::<IwperfOptions>()))
 }

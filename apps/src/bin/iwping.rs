@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use ferrowarp_apps::ping::options::Options;
-use ferrowarp_apps::ping::program::program;
+use ferrowarp_apps::ping::iwping_options::IwpingOptions;
+use ferrowarp_apps::ping::iwping_program::program;
 
 fn main() -> ExitCode {
-    ferrowarp_apps::run_program("iwping", || program(&ferrowarp_apps::parse::<Options>()))
+    ferrowarp_apps::run_program("iwping", || program(&ferrowarp_apps::parse::<IwpingOptions>()))
 }

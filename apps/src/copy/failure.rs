@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Error, anyhow};
 use ferrowarp::{QpState, Wc};
 
-use crate::copy::wire::Message;
+use crate::copy::copy_message::Message;
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint};
 use crate::message_channel::{LAST_MESSAGE_TIMEOUT, MessageChannel};
 use crate::run_loop::Step;

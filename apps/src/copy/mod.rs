@@ -4,12 +4,12 @@
 //! The file passes through slots of registered memory: the source fills a slot and announces it;
 //! the sink consumes the bytes (with RDMA Read it fetches them first) and returns a slot credit.
 
+pub mod copy_message;
 mod failure;
-pub mod options;
-pub mod program;
+pub mod iwcopy_options;
+pub mod iwcopy_program;
 pub mod sink;
 pub mod source;
-pub mod wire;
 
 /// Slots on each side.
 pub const SLOTS: u32 = 8;

@@ -9,9 +9,9 @@ use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, Operation, SendWr, W
 use sha2::{Digest as _, Sha256};
 
 use crate::background_file::BackgroundFile;
+use crate::copy::copy_message::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::failure::{Failing, cause_for_peer, peer_error};
 use crate::copy::source::post;
-use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{
     Endpoint, WrId, check_shard, check_wc, conn_param, end_reason, reject, sge_at,

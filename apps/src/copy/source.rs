@@ -12,8 +12,8 @@ use ferrowarp::{Access, Context, Mr, Operation, PostError, SendWr, Wc};
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
+use crate::copy::copy_message::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::failure::{Failing, peer_error};
-use crate::copy::wire::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{
     CLOSE_TIMEOUT, Endpoint, WrId, check_wc, conn_param, end_reason, gather, poll_established,

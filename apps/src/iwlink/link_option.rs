@@ -2,7 +2,7 @@
 
 use ferrowarp_link::{Faults, GilbertElliott};
 
-use crate::options::bytes;
+use crate::option_values::bytes;
 
 /// Largest queue limit, bytes.
 const QUEUE_MAX: u64 = 1 << 30;

@@ -9,8 +9,8 @@ use ferrowarp::{SendWr, Wc};
 
 use crate::endpoint::WrId;
 use crate::pattern::Pattern;
+use crate::perf::control::{Message, Run, Tally};
 use crate::perf::kind::Transfer;
-use crate::perf::message::{Message, Run, Tally};
 use crate::perf::peak::Peak;
 use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session, indices};
 use crate::perf::slots;

@@ -9,10 +9,10 @@ use ferrowarp::{Access, Context};
 
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, poll_established};
 use crate::perf::client_params::{connect_param, data_remote, hello};
+use crate::perf::control::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::hdr::Interval;
+use crate::perf::iwperf_options::TestArgs;
 use crate::perf::latency_stats::Latencies;
-use crate::perf::message::{Hello, Message, Region, Run, Tally, Welcome};
-use crate::perf::options::TestArgs;
 use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::progress::{Progress, WaitSpinner};
 use crate::perf::report::{Measurement, OnResult, TestParams};

@@ -8,9 +8,9 @@ use ferrowarp::ConnParam;
 
 use crate::device::CONNECTIONS_PER_PORT;
 use crate::endpoint::conn_param;
+use crate::perf::control::{Hello, Region};
+use crate::perf::iwperf_options::TestArgs;
 use crate::perf::kind::Test;
-use crate::perf::message::{Hello, Region};
-use crate::perf::options::TestArgs;
 use crate::perf::private_data::ConnRole;
 use crate::perf::worker::Worker;
 

@@ -10,7 +10,7 @@ use crate::output;
 use crate::perf::client::Client;
 use crate::perf::client_params::random_token;
 use crate::perf::hdr::Interval;
-use crate::perf::options::TestArgs;
+use crate::perf::iwperf_options::TestArgs;
 use crate::perf::report::{Measurement, OnResult, TestParams};
 use crate::perf::shard_report::{Merger, merge, merge_intervals};
 use crate::perf::worker::Worker;

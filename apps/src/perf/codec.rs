@@ -1,6 +1,6 @@
 //! Encoding and decoding of fields of control messages.
 
-use crate::perf::message::{ControlError, MAGIC, Region, Tally, VERSION};
+use crate::perf::control::{ControlError, MAGIC, Region, Tally, VERSION};
 
 /// Appends fields, big-endian.
 pub(super) struct Writer(pub(super) Vec<u8>);

@@ -1,13 +1,29 @@
-//! The control exchange: encoding of the messages between initiator and responder of a test.
+//! Control exchange between initiator and responder of a test: its messages and their encoding.
 //!
 //! Fixed layouts, big-endian, at most [`RECEIVE_LEN`] bytes, so that a program in another
-//! language can be the peer. `CONTROL.md` beside this package describes the exchange; this file is
-//! only its codec.
+//! language can be the peer. `CONTROL.md` next to this package describes the exchange.
 
 use crate::peer_text::{bounded, shown_reason};
 use crate::perf::codec::{Reader, Writer};
 use crate::perf::kind::Test;
-use crate::perf::message::{ControlError, Hello, MAGIC, Message, Run, VERSION, Welcome};
+
+/// First four bytes of each message and of the private data: `FWPF`.
+pub const MAGIC: u32 = 0x4657_5046;
+/// Version of the exchange.
+pub const VERSION: u16 = 1;
+
+/// Every byte of the messages is verified against `crate::pattern`.
+pub const FLAG_VERIFY: u8 = 1;
+/// Both sides are active.
+pub const FLAG_BIDIRECTIONAL: u8 = 2;
+/// The initiator requested CRC (for the record; MPA negotiates it).
+pub const FLAG_CRC: u8 = 4;
+/// Atomic operations are compare-and-swap instead of fetch-and-add.
+pub const FLAG_CMP_SWAP: u8 = 8;
+/// RDMA Writes carry immediate data and consume receives.
+pub const FLAG_IMMEDIATE: u8 = 16;
+/// Flag: the data connections use the same bytes of each region.
+pub const FLAG_SHARED_BUFFER: u8 = 32;
 
 /// Length of each posted receive in bytes.
 pub const RECEIVE_LEN: usize = 256;
@@ -15,6 +31,194 @@ pub const RECEIVE_LEN: usize = 256;
 pub const SEND_LEN_MAX: usize = 96;
 const HEADER_LEN: usize = 12;
 const TEXT_LEN_MAX: usize = SEND_LEN_MAX - HEADER_LEN - 4;
+
+/// Error of parsing a control message or private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlError {
+    /// Fewer bytes than the type of message has.
+    Truncated,
+    /// The first four bytes are not [`MAGIC`].
+    NotControl,
+    /// Another version of the exchange.
+    Version(u16),
+    /// A message type, test or role that this version does not define.
+    Unknown(u16),
+}
+
+impl core::fmt::Display for ControlError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Truncated => write!(f, "the peer sent a control message that is too short"),
+            Self::NotControl => write!(f, "the peer does not follow iwperf's control exchange"),
+            Self::Version(v) => {
+                write!(f, "the peer uses version {v} of the control exchange, not {VERSION}")
+            }
+            Self::Unknown(v) => write!(f, "the peer sent control value {v}, which is unknown"),
+        }
+    }
+}
+
+impl core::error::Error for ControlError {}
+
+/// Advertised memory region: `len` bytes from tagged offset `addr` under `rkey`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Region {
+    /// Tagged offset of the first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// STag.
+    pub rkey: u32,
+}
+
+/// Session parameters requested by the initiator; the first message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The test.
+    pub test: Test,
+    /// `FLAG_*`.
+    pub flags: u8,
+    /// Number of data connections, at most 65,536.
+    pub qps: u32,
+    /// Outstanding requests per data connection.
+    pub tx_depth: u32,
+    /// Receives that each passive side posts per data connection.
+    pub rx_depth: u32,
+    /// Identifies the session in the private data of its data connections.
+    pub token: u32,
+    /// Bytes of each region that belong to one data connection, or to all with
+    /// [`FLAG_SHARED_BUFFER`].
+    pub span: u64,
+    /// Region in which the initiator's messages are built, and from which the responder reads them.
+    pub tx: Region,
+    /// Region in which the responder's messages arrive.
+    pub rx: Region,
+}
+
+impl Hello {
+    /// True if `flag` is set.
+    #[must_use]
+    pub const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Returns the offset in each region of the bytes of data connection `qp`.
+    #[inline]
+    #[must_use]
+    pub const fn start(&self, qp: u16) -> u64 {
+        if self.has(FLAG_SHARED_BUFFER) { 0 } else { qp as u64 * self.span }
+    }
+
+    /// Returns the number of data connections that have bytes of their own in each region.
+    #[must_use]
+    pub const fn buffers(&self) -> u32 {
+        if self.has(FLAG_SHARED_BUFFER) { 1 } else { self.qps }
+    }
+}
+
+/// The responder's regions; the reply to [`Hello`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// Region in which the responder's messages are built.
+    pub tx: Region,
+    /// Region in which the initiator's messages arrive.
+    pub rx: Region,
+}
+
+/// Parameters of a run, which has one message size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Bytes per message.
+    pub size: u64,
+    /// Messages per data connection and direction; 0: until `duration_ms` is over.
+    pub iterations: u64,
+    /// Milliseconds to run when `iterations` is 0.
+    pub duration_ms: u64,
+    /// Bytes from one slot to the next.
+    pub stride: u64,
+    /// Number of slots, which messages use cyclically.
+    pub slots: u32,
+    /// Messages that may be sent on each data connection before the first credit; 0: no limit.
+    pub credits: u32,
+}
+
+/// Counts of one side in a run, over all data connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Bytes compared with the pattern.
+    pub verified: u64,
+    /// Bytes that differ from the pattern.
+    pub errors: u64,
+    /// Nanoseconds on the clock of the sender of the message.
+    pub duration_ns: u64,
+}
+
+/// A message. `run` of the enclosing [`ControlFrame`] numbers
+/// the run it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// 1, initiator: requests a session.
+    Hello(Hello),
+    /// 2, responder: accepts it.
+    Welcome(Welcome),
+    /// 3, initiator: prepare this run.
+    Run(Run),
+    /// 4, responder: prepared.
+    Ready,
+    /// 5, initiator: the run begins.
+    Go,
+    /// 6, Data Sink: credits, as messages consumed on one data connection.
+    Consumed {
+        /// Data connection, from zero.
+        qp: u32,
+        /// Since the run began.
+        count: u64,
+    },
+    /// 7, active side: end of its messages, and their counts.
+    Done(Tally),
+    /// 8, passive side: all messages have arrived, and their counts.
+    Counted(Tally),
+    /// 9, responder: its part of the run is finished; its counts as an active side.
+    Report(Tally),
+    /// 10, initiator: no further run. The responder replies with the same message, and the
+    /// initiator disconnects.
+    Bye,
+    /// 11, either: the session failed; the connection is closed next.
+    Failure(String),
+    /// 12, Data Source of RDMA Reads: the slots of so many consumed messages have been refilled.
+    Refilled {
+        /// Data connection, from zero.
+        qp: u32,
+        /// Since the run began.
+        count: u64,
+    },
+    /// 13, either: keepalive, sent about once a second during a run.
+    Alive,
+}
+
+impl Message {
+    const fn code(&self) -> u16 {
+        match self {
+            Self::Hello(_) => 1,
+            Self::Welcome(_) => 2,
+            Self::Run(_) => 3,
+            Self::Ready => 4,
+            Self::Go => 5,
+            Self::Consumed { .. } => 6,
+            Self::Done(_) => 7,
+            Self::Counted(_) => 8,
+            Self::Report(_) => 9,
+            Self::Bye => 10,
+            Self::Failure(_) => 11,
+            Self::Refilled { .. } => 12,
+            Self::Alive => 13,
+        }
+    }
+}
 
 /// A message with the number of its run.
 #[derive(Clone, Debug, PartialEq, Eq)]

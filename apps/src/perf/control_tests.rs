@@ -1,5 +1,4 @@
 use super::*;
-use crate::perf::message::{FLAG_CRC, FLAG_VERIFY, Region, Tally};
 use crate::perf::private_data::{ConnRole, Group, PRIVATE_DATA_LEN};
 
 fn every_message() -> Vec<Message> {

@@ -2,8 +2,8 @@
 
 use anyhow::ensure;
 
+use crate::perf::control::{FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_VERIFY, Hello, Run};
 use crate::perf::kind::{Test, Transfer};
-use crate::perf::message::{FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_VERIFY, Hello, Run};
 
 /// Largest message in bytes.
 pub const SIZE_MAX: u64 = 1 << 30;
@@ -46,7 +46,7 @@ pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::perf::message::Region;
+    use crate::perf::control::Region;
 
     fn hello() -> Hello {
         let region = Region::default();

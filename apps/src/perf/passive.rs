@@ -5,8 +5,8 @@ use ferrowarp::Wc;
 
 use crate::pattern::Pattern;
 use crate::perf::active::{credit_batch, uses_receives};
+use crate::perf::control::{Message, Run, Tally};
 use crate::perf::kind::Transfer;
-use crate::perf::message::{Message, Run, Tally};
 use crate::perf::session::Session;
 use crate::perf::slots;
 

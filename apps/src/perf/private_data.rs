@@ -1,7 +1,7 @@
 //! Private data of a connection request: the role of the connection.
 
 use crate::perf::codec::{Reader, Writer};
-use crate::perf::message::{ControlError, MAGIC, VERSION};
+use crate::perf::control::{ControlError, MAGIC, VERSION};
 
 /// Length of the private data in bytes, of a session by itself.
 pub const PRIVATE_DATA_LEN: usize = 24;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::perf::message::Run;
+use crate::perf::control::Run;
 
 /// Runs shorter than this show no bar.
 const SHOW_AFTER: Duration = Duration::from_secs(1);

@@ -6,10 +6,10 @@ use serde::Serialize;
 use crate::device::DeviceArgs;
 use crate::environment::Environment;
 use crate::output_file::OutputFile;
+use crate::perf::iwperf_options::TestArgs;
 use crate::perf::kind::{Test, Transfer};
 use crate::perf::latency_stats::{Latencies, Summary};
-use crate::perf::options::TestArgs;
-use crate::perf::shard_figures::ShardFigures;
+use crate::perf::shard_report::ShardFigures;
 
 const RULE: &str =
     "---------------------------------------------------------------------------------------";

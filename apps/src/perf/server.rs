@@ -8,11 +8,11 @@ use ferrowarp::{ConnRequest, Context, ShardHandle};
 use crate::acceptor::Acceptor;
 use crate::endpoint::{check_shard, reject};
 use crate::mpa_options::IrdOrdArgs;
+use crate::perf::client_sessions::ClientSessions;
 use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::server_session::{
     AllocateRegions, Rejected, ServerSession, SessionRequest, allocate_regions,
 };
-use crate::perf::server_sessions::Sessions;
 use crate::run_loop::{IdleBackoff, Step, Task};
 
 /// Listen backlog: connection requests.
@@ -25,7 +25,7 @@ pub struct Server {
     worker: usize,
     shard: ShardHandle,
     acceptor: Arc<Acceptor>,
-    sessions: Arc<Mutex<Sessions>>,
+    sessions: Arc<Mutex<ClientSessions>>,
     timeout: Duration,
     reads: IrdOrdArgs,
     allocate_regions: AllocateRegions,
@@ -55,7 +55,7 @@ impl Server {
         let listeners =
             ports.map(|port| context.listen(port, BACKLOG)).collect::<Result<_, _>>()?;
         let acceptor = Arc::new(Acceptor::new(listeners, context.shard_count()));
-        let sessions = Arc::new(Mutex::new(Sessions::new(once, on_session)));
+        let sessions = Arc::new(Mutex::new(ClientSessions::new(once, on_session)));
         let worker = |(worker, shard)| Self {
             context: context.clone(),
             worker,
@@ -147,7 +147,7 @@ impl Server {
     }
 }
 
-fn lock(sessions: &Mutex<Sessions>) -> MutexGuard<'_, Sessions> {
+fn lock(sessions: &Mutex<ClientSessions>) -> MutexGuard<'_, ClientSessions> {
     sessions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

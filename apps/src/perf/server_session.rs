@@ -8,9 +8,9 @@ use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context};
 
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, allocate, conn_param};
 use crate::mpa_options::IrdOrdArgs;
+use crate::perf::control::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::kind::Test;
 use crate::perf::limits::{QPS_MAX, REGION_LEN_MAX, check_run};
-use crate::perf::message::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::run_loop::Step;

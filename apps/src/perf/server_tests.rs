@@ -6,7 +6,7 @@ use super::{AllocateRegions, Server, allocate_regions};
 use crate::device::Demand;
 use crate::mpa_options::IrdOrdArgs;
 use crate::perf::client::Client;
-use crate::perf::options::{Command, Options, PORT};
+use crate::perf::iwperf_options::{Command, IwperfOptions, PORT};
 use crate::perf::report::{Measurement, TestParams};
 use crate::run_loop::{Step, Task};
 
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
     let line = "iwperf loop write-bw -n 10 --verify --timeout 2.5";
     let Command::Loop { test, device, test_args } =
-        Options::try_parse_from(line.split(' '))?.command
+        IwperfOptions::try_parse_from(line.split(' '))?.command
     else {
         panic!("not the loop");
     };
@@ -46,7 +46,7 @@ fn data_connections_may_arrive_at_any_shard() {
     for line in ["write-bw -q 5 -n 60 -t 8 --verify", "send-bw -q 4 -b -n 60 -t 8 --verify"] {
         let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
         let Command::Loop { test, device, test_args } =
-            Options::try_parse_from(words).unwrap().command
+            IwperfOptions::try_parse_from(words).unwrap().command
         else {
             panic!("not the loop");
         };

@@ -8,12 +8,11 @@ use ferrowarp::{AtomicOp, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr,
 
 use crate::endpoint::{Endpoint, WrId, check_wc, end_reason, gather, sge_at};
 use crate::message_channel::MessageChannel;
-use crate::perf::control::{ControlFrame, RECEIVE_LEN};
-use crate::perf::kind::{Test, Transfer};
-use crate::perf::message::{
-    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Message, Region, Run,
-    Welcome,
+use crate::perf::control::{
+    ControlFrame, FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Message,
+    RECEIVE_LEN, Region, Run, Welcome,
 };
+use crate::perf::kind::{Test, Transfer};
 
 /// Kind of a message's request on a data connection.
 pub const KIND_MESSAGE: u8 = WrId::FIRST_APP_KIND;

@@ -1,21 +1,58 @@
-//! Results of a run over several shards: the total of those of their workers.
+//! Results of a run over several shards: the total over their workers, and the figures of each
+//! shard.
 
 use std::collections::VecDeque;
 
-use crate::perf::hdr::Interval;
-use crate::perf::report::{Measurement, OnResult, TestParams};
-use crate::perf::shard_figures::ShardFigures;
+use serde::Serialize;
 
-fn figures_of(result: &Measurement) -> ShardFigures {
-    ShardFigures {
-        shard: result.shard,
-        qps: result.qps,
-        iterations: result.iterations,
-        duration_s: result.duration_s,
-        bw_gbit_s: result.bw_gbit_s,
-        msg_rate_mops: result.msg_rate_mops,
-        lat_us: result.lat_us,
-        frames_forwarded: result.frames_forwarded,
+use crate::perf::hdr::Interval;
+use crate::perf::latency_stats::Summary;
+use crate::perf::report::{Measurement, OnResult, TestParams};
+
+/// Figures of one shard, as those of the whole run.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardFigures {
+    /// Number of the shard.
+    pub shard: usize,
+    /// Its queue pairs.
+    pub qps: u32,
+    /// Its messages.
+    pub iterations: u64,
+    /// Seconds from its first request to the confirmation of its last byte.
+    pub duration_s: f64,
+    /// Its bandwidth, in gigabits (10^9) per second.
+    pub bw_gbit_s: f64,
+    /// Its message rate, in millions per second.
+    pub msg_rate_mops: f64,
+    /// Its latencies in microseconds; `null` for bandwidth.
+    pub lat_us: Option<Summary>,
+    /// Frames that arrived at it and were passed on to the shard of their connection.
+    pub frames_forwarded: u64,
+}
+
+impl ShardFigures {
+    fn of(result: &Measurement) -> Self {
+        Self {
+            shard: result.shard,
+            qps: result.qps,
+            iterations: result.iterations,
+            duration_s: result.duration_s,
+            bw_gbit_s: result.bw_gbit_s,
+            msg_rate_mops: result.msg_rate_mops,
+            lat_us: result.lat_us,
+            frames_forwarded: result.frames_forwarded,
+        }
+    }
+
+    /// Returns its line below that of the total.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let Self { shard, qps, frames_forwarded, .. } = self;
+        let figures = match self.lat_us {
+            Some(lat) => format!("{:.2} usec typical, {:.2} at 99%", lat.p50, lat.p99),
+            None => format!("{:.2} Gb/sec, {:.6} Mpps", self.bw_gbit_s, self.msg_rate_mops),
+        };
+        format!("   shard {shard}: {qps} qps, {figures}, {frames_forwarded} frames forwarded")
     }
 }
 
@@ -41,7 +78,7 @@ pub fn merge(results: &[Measurement], qps: u32) -> Measurement {
         }
     }
     total.lat_us = total.latencies.as_ref().and_then(|latencies| latencies.summary());
-    total.shards = results.iter().map(figures_of).collect();
+    total.shards = results.iter().map(ShardFigures::of).collect();
     total
 }
 

@@ -4,11 +4,11 @@
 //! sends a go-ahead. The client advertises a sink buffer; the server writes the same bytes there by
 //! RDMA Write and sends a go-ahead.
 
-pub mod client;
-pub mod options;
-pub mod program;
-pub mod server;
-pub mod wire;
+pub mod advert;
+pub mod iwping_options;
+pub mod iwping_program;
+pub mod ping_client;
+pub mod ping_server;
 
 /// Kind of the server's RDMA Reads.
 pub const KIND_READ: u8 = crate::endpoint::WrId::FIRST_APP_KIND;

@@ -14,12 +14,12 @@ use crate::one_at_a_time;
 const TESTS: [&str; 6] = ["write-bw", "read-bw", "send-bw", "write-lat", "read-lat", "send-lat"];
 
 /// A folder that is removed after the test.
-pub(crate) struct Fixture {
+pub(crate) struct LoopRunner {
     folder: TempDir,
     _lock: MutexGuard<'static, ()>,
 }
 
-impl Fixture {
+impl LoopRunner {
     pub(crate) fn new() -> Self {
         Self { _lock: one_at_a_time(), folder: tempfile::tempdir().unwrap() }
     }
@@ -33,7 +33,7 @@ impl Fixture {
         self.iwperf_command(&format!("loop {line}"))
     }
 
-    /// As [`Fixture::iwperf`], with any subcommand.
+    /// As [`LoopRunner::iwperf`], with any subcommand.
     fn iwperf_command(&self, line: &str) -> (Output, Value) {
         let report = self.path("report.json");
         let output = Command::new(env!("CARGO_BIN_EXE_iwperf"))
@@ -47,7 +47,7 @@ impl Fixture {
         (output, serde_json::from_str(&text).unwrap())
     }
 
-    /// Like [`Fixture::iwperf`] for a run that must succeed; returns its results.
+    /// Like [`LoopRunner::iwperf`] for a run that must succeed; returns its results.
     pub(crate) fn results(&self, line: &str) -> Vec<Value> {
         let (output, report) = self.iwperf(line);
         assert!(output.status.success(), "iwperf loop {line}: {output:?}");
@@ -72,7 +72,7 @@ pub(crate) fn two_cores() -> String {
 
 #[test]
 fn six_tests_verify_on_one_and_two_cores() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let two = two_cores();
     let one = two.split(',').next().unwrap();
     for cores in [one, &two] {
@@ -95,7 +95,7 @@ fn six_tests_verify_on_one_and_two_cores() {
 
 #[test]
 fn bidirectional_run_with_four_queue_pairs_verifies() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for test in &TESTS[..3] {
         let line = format!("{test} -q 4 -b -n 100 -s 3000 -t 8 --verify --mtu 9000");
         let result = &fx.results(&line)[0];
@@ -107,7 +107,7 @@ fn bidirectional_run_with_four_queue_pairs_verifies() {
 
 #[test]
 fn largest_packets_verify() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for test in TESTS {
         for size in ["1", "65K", "1M"] {
             let line = format!("{test} -n 30 -s {size} -t 8 --verify --mtu 65280");
@@ -119,7 +119,7 @@ fn largest_packets_verify() {
 
 #[test]
 fn queue_pairs_share_a_buffer() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for test in &TESTS[..3] {
         let result = &fx.results(&format!("{test} -q 32 -n 50 -s 4K -t 4 --shared-buffer"))[0];
         assert_eq!((&result["iterations"], &result["errors"]), (&(32 * 50).into(), &0.into()));
@@ -128,7 +128,7 @@ fn queue_pairs_share_a_buffer() {
 
 #[test]
 fn atomic_tests_fetch_consecutive_values() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for (line, words, ends) in [
         ("atomic-lat", 1, 1),
         ("atomic-lat -A CMP_AND_SWAP", 1, 1),
@@ -150,7 +150,7 @@ fn atomic_tests_fetch_consecutive_values() {
 
 #[test]
 fn write_with_imm_is_counted_at_sink() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for more in ["", "--verify", "-b -q 2 --verify"] {
         let line = format!("write-bw --write-with-imm -s 5000 -n 300 -t 16 {more}");
         let result = &fx.results(&line)[0];
@@ -163,7 +163,7 @@ fn write_with_imm_is_counted_at_sink() {
 
 #[test]
 fn all_option_runs_every_size() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for test in ["write-bw", "send-bw", "read-lat", "send-lat"] {
         let results = fx.results(&format!("{test} -a -n 3 -t 16 --verify"));
         let sizes: Vec<u64> = results.iter().map(|r| r["size_bytes"].as_u64().unwrap()).collect();
@@ -175,7 +175,7 @@ fn all_option_runs_every_size() {
 
 #[test]
 fn duration_bounds_run_and_options_are_in_json() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for test in TESTS {
         let result = &fx.results(&format!("{test} -D 0.2 --no-crc --checksum"))[0];
         let seconds = result["duration_s"].as_f64().unwrap();
@@ -186,7 +186,7 @@ fn duration_bounds_run_and_options_are_in_json() {
 
 #[test]
 fn checksum_modes_are_reported_and_refused_where_nobody_offers_them() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for (option, kind) in [("", "none"), ("--checksum=none", "none"), ("--checksum", "software")] {
         let result = &fx.results(&format!("write-bw -n 10 {option}"))[0];
         assert_eq!(result["checksum"], kind, "{option}");
@@ -198,7 +198,7 @@ fn checksum_modes_are_reported_and_refused_where_nobody_offers_them() {
 
 #[test]
 fn hdr_option_writes_histogram_log() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let log = fx.path("latency.hlog");
     fx.results(&format!("send-lat -s 64 -n 500 --hdr {}", log.display()));
     let text = std::fs::read_to_string(log).unwrap();
@@ -207,7 +207,7 @@ fn hdr_option_writes_histogram_log() {
 
 #[test]
 fn failure_prints_one_line_and_writes_json() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let (output, report) = fx.iwperf("write-bw --cores 99999");
     assert_eq!(output.status.code(), Some(1));
     let line = error_line(&output);
@@ -218,7 +218,7 @@ fn failure_prints_one_line_and_writes_json() {
 
 #[test]
 fn server_writes_json_after_a_failure() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let absent = fx.path("absent/fw.sock");
     let line = format!("server --dev memif:{},server --ip 198.18.0.1/24", absent.display());
     let (output, report) = fx.iwperf_command(&line);
@@ -238,7 +238,7 @@ fn server_writes_json_after_a_failure() {
 
 #[test]
 fn iwping_loop_verifies_rounds() {
-    let _fx = Fixture::new();
+    let _fx = LoopRunner::new();
     let output = Command::new(env!("CARGO_BIN_EXE_iwping"))
         .args(["loop", "-C", "20", "-S", "4321", "-V", "-v"])
         .output()
@@ -253,7 +253,7 @@ fn iwping_loop_verifies_rounds() {
 
 #[test]
 fn iwping_goes_on_after_it_was_stopped_for_ten_seconds() {
-    let _fx = Fixture::new();
+    let _fx = LoopRunner::new();
     let mut child = Command::new(env!("CARGO_BIN_EXE_iwping"))
         .args(["loop", "-C", "4000000000", "-V", "--timeout", "60"])
         .stdout(Stdio::piped())
@@ -279,7 +279,7 @@ fn iwping_goes_on_after_it_was_stopped_for_ten_seconds() {
 
 #[test]
 fn iwping_mpa_options_are_negotiated_and_printed() {
-    let _fx = Fixture::new();
+    let _fx = LoopRunner::new();
     for (line, client, server) in [
         ("", "revision 2, CRC on, markers received off, markers sent off, IRD 4, ORD 4", ""),
         (
@@ -395,7 +395,7 @@ fn values_that_cannot_work_are_refused_at_the_start() {
 
 #[test]
 fn iwperf_mpa_options_are_negotiated() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for (line, crc, markers) in [
         ("--mpa-revision 2 --peer-to-peer read --ird 1 --ord 2", true, false),
         ("--mpa-revision 1 --outs 32", true, false),
@@ -413,7 +413,7 @@ fn iwperf_mpa_options_are_negotiated() {
 
 #[test]
 fn iwcopy_preserves_file() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let file = fx.path("file");
     for len in [0, 1, (1 << 20) + 1, 9_000_001] {
         let mut bytes = vec![0; len];
@@ -434,7 +434,7 @@ fn iwcopy_preserves_file() {
 
 #[test]
 fn iwcopy_names_the_cause_in_each_run() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let (file, there) = (fx.path("file"), fx.path("there"));
     std::fs::write(&file, [7; 1000]).unwrap();
     std::fs::write(&there, "old").unwrap();
@@ -454,7 +454,7 @@ fn iwcopy(file: &Path, more: &[&str]) -> Output {
 
 #[test]
 fn ipv6_and_vlan_runs_succeed() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     for network in ["-6", "--vlan 42", "-6 --vlan 4094"] {
         let line = format!("write-bw {network} --checksum -s 5000 -n 200 --verify");
         assert_eq!(fx.results(&line).len(), 1, "{network}");

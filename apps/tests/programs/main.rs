@@ -25,13 +25,13 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type PerfOptions = (Test, DeviceArgs, perf::options::TestArgs);
+type PerfOptions = (Test, DeviceArgs, perf::iwperf_options::TestArgs);
 
 /// Options of `iwperf loop`.
 fn perf_options(line: &str) -> PerfOptions {
     let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
-    let options = perf::options::Options::try_parse_from(words).unwrap();
-    let perf::options::Command::Loop { test, device, test_args } = options.command else {
+    let options = perf::iwperf_options::IwperfOptions::try_parse_from(words).unwrap();
+    let perf::iwperf_options::Command::Loop { test, device, test_args } = options.command else {
         panic!("not the loop");
     };
     (test, device, test_args)
@@ -45,10 +45,10 @@ fn perf_client(context: &Context, remote: SocketAddr, options: &PerfOptions) -> 
 }
 
 /// Options of `iwping loop`.
-fn ping_options(line: &str) -> (ping::options::CommonArgs, ping::options::PingArgs) {
+fn ping_options(line: &str) -> (ping::iwping_options::CommonArgs, ping::iwping_options::PingArgs) {
     let words = ["iwping", "loop"].into_iter().chain(line.split(' '));
-    let options = ping::options::Options::try_parse_from(words).unwrap();
-    let ping::options::Command::Loop { common, rounds } = options.command else {
+    let options = ping::iwping_options::IwpingOptions::try_parse_from(words).unwrap();
+    let ping::iwping_options::Command::Loop { common, rounds } = options.command else {
         panic!("not the loop");
     };
     (common, rounds)

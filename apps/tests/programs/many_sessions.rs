@@ -38,16 +38,18 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
     let failures = Arc::new(Mutex::new(Vec::new()));
     let on_failure_lines = Arc::clone(&failures);
     let hook = Box::new(move |line: &str| on_failure_lines.lock().unwrap().push(line.to_owned()));
-    let workers = ping::server::Server::workers(&right, &common, Some(CLIENTS), hook);
+    let workers = ping::ping_server::PingServer::workers(&right, &common, Some(CLIENTS), hook);
     let mut server = workers.unwrap().remove(0);
     let start = Instant::now();
-    let new = |count| ping::client::Client::new(&left, remote, &common, &rounds, count).unwrap();
-    let mut clients: Vec<ping::client::Client> = Vec::new();
-    let is_answered =
-        |client: &ping::client::Client, rounds| client.latencies.histogram().len() >= rounds;
+    let new =
+        |count| ping::ping_client::PingClient::new(&left, remote, &common, &rounds, count).unwrap();
+    let mut clients: Vec<ping::ping_client::PingClient> = Vec::new();
+    let is_answered = |client: &ping::ping_client::PingClient, rounds| {
+        client.latencies.histogram().len() >= rounds
+    };
     // Clients do not finish, so that all are connected at the same time. They connect and ping in
     // batches; those of other batches are idle meanwhile.
-    let mut serve = |clients: &mut [ping::client::Client], rounds| {
+    let mut serve = |clients: &mut [ping::ping_client::PingClient], rounds| {
         while !clients.iter().all(|client| is_answered(client, rounds)) {
             assert!(start.elapsed() < TIMEOUT, "a client is not answered");
             for some in clients.chunks_mut(CLIENTS_PER_SERVER_STEP) {
@@ -89,7 +91,7 @@ fn perf_server_serves_4096_data_connections() {
     assert_eq!(test_args.qps(), u32::from(CLIENTS));
     test_args.check(*test).unwrap();
     let (left, right, mut remote) = pair(device, test_args.qps());
-    remote.set_port(perf::options::PORT);
+    remote.set_port(perf::iwperf_options::PORT);
     let quiet = Box::new(|_: &str| {});
     let reads = IrdOrdArgs::default();
     let workers = perf::server::Server::workers(&right, remote.port(), true, TIMEOUT, reads, quiet);

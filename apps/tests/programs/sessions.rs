@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{Access, Config, Context};
+use ferrowarp_apps::copy::copy_message::RdmaOp;
 use ferrowarp_apps::copy::sink::{Sink, open_output};
 use ferrowarp_apps::copy::source::Source;
-use ferrowarp_apps::copy::wire::RdmaOp;
 use ferrowarp_apps::endpoint::{Endpoint, WrId, conn_param, poll_established};
 use ferrowarp_apps::message_channel::MessageChannel;
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
-use ferrowarp_apps::ping::wire::{Advert, SIZE_MAX};
+use ferrowarp_apps::ping::advert::{Advert, SIZE_MAX};
 use ferrowarp_apps::run_loop::{Step, Task};
 
 use crate::{one_at_a_time, perf_options, ping_options};
@@ -83,7 +83,7 @@ fn perf_server(context: &Context, port: u16, lines: &CapturedLines) -> perf::ser
 }
 
 fn perf_client(context: &Context, line: &str) -> perf::client::Client {
-    crate::perf_client(context, remote(perf::options::PORT), &perf_options(line))
+    crate::perf_client(context, remote(perf::iwperf_options::PORT), &perf_options(line))
 }
 
 #[test]
@@ -91,13 +91,15 @@ fn persistent_ping_server_serves_concurrent_clients() {
     let pair = pair();
     let failures = CapturedLines::default();
     let (common, rounds) = ping_options("--timeout 30 -S 1000 -V --markers");
-    let workers = ping::server::Server::workers(&pair.server, &common, Some(8), failures.hook());
+    let workers =
+        ping::ping_server::PingServer::workers(&pair.server, &common, Some(8), failures.hook());
     let mut server = workers.unwrap().remove(0);
-    let mut clients: Vec<ping::client::Client> = (1..=8)
+    let mut clients: Vec<ping::ping_client::PingClient> = (1..=8)
         .map(|n| {
             let count = n * 10;
             let remote = remote(common.port);
-            ping::client::Client::new(&pair.client, remote, &common, &rounds, count).unwrap()
+            ping::ping_client::PingClient::new(&pair.client, remote, &common, &rounds, count)
+                .unwrap()
         })
         .collect();
     let mut running = vec![true; clients.len()];
@@ -164,7 +166,7 @@ fn malformed_clients_are_rejected_and_next_is_served() {
     };
     let garbage = vec![0xA5; 40];
     let unannounced =
-        perf::control::ControlFrame { run: 0, message: perf::message::Message::Go }.emit();
+        perf::control::ControlFrame { run: 0, message: perf::control::Message::Go }.emit();
     // Private data, and the first message of clients that are accepted.
     let cases: [(Vec<u8>, Option<Vec<u8>>); 5] = [
         (Vec::new(), None),
@@ -337,7 +339,8 @@ fn ping_client_that_takes_nothing_is_given_up() {
     let pair = pair();
     let failures = CapturedLines::default();
     let (common, _) = ping_options("--timeout 0.5");
-    let workers = ping::server::Server::workers(&pair.server, &common, Some(8), failures.hook());
+    let workers =
+        ping::ping_server::PingServer::workers(&pair.server, &common, Some(8), failures.hook());
     let mut server = workers.unwrap().remove(0);
     let end = Endpoint::new(&pair.client, 64).unwrap();
     let mut channel = MessageChannel::new(&end, 8, 16).unwrap();

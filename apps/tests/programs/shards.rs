@@ -11,7 +11,7 @@ use ferrowarp_apps::ping;
 use ferrowarp_apps::run_loop::{Step, Task};
 use serde_json::Value;
 
-use crate::commands::{Fixture, error_line, two_cores};
+use crate::commands::{LoopRunner, error_line, two_cores};
 use crate::ping_options;
 use crate::sessions::CapturedLines;
 
@@ -25,7 +25,7 @@ fn sum(result: &Value, member: &str) -> u64 {
 
 #[test]
 fn tests_verify_over_two_shards() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let cores = two_cores();
     // Queue pairs, and ends at which a message is checked.
     for (test, qps, ends) in [
@@ -62,14 +62,14 @@ fn tests_verify_over_two_shards() {
 
 #[test]
 fn one_shard_reports_as_before() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let result = &fx.results("write-bw --shards 1 -q 2 -n 50 -s 64")[0];
     assert!(result.get("shards").is_none(), "{result}");
 }
 
 #[test]
 fn shards_run_every_size_together() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let log = fx.path("latency.hlog");
     let cores = two_cores();
     let line = format!("send-lat --shards 2 -a -n 4 -t 8 --verify --cores {cores} --hdr");
@@ -82,7 +82,7 @@ fn shards_run_every_size_together() {
 
 #[test]
 fn shards_of_a_duration_end_together() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let line = format!("write-bw --shards 2 -q 4 -D 0.3 -t 16 --cores {}", two_cores());
     let (output, report) = fx.iwperf(&line);
     let result = &report["results"][0];
@@ -97,7 +97,7 @@ fn shards_of_a_duration_end_together() {
 
 #[test]
 fn wrong_numbers_of_shards_are_rejected_in_one_line() {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let core = two_cores().split(',').next().unwrap().to_owned();
     let many = vec![core.as_str(); 17].join(",");
     let path = fx.path("nobody.sock");
@@ -210,7 +210,7 @@ fn client_and_server_have_any_number_of_shards_over_vhost() {
 
 /// `server` and `client` return the devices of a socket.
 fn assert_any_number_of_shards(server: fn(&str) -> String, client: fn(&str) -> String) {
-    let fx = Fixture::new();
+    let fx = LoopRunner::new();
     let two = two_cores();
     let (one, other) = two.split_once(',').unwrap();
     let cores = |core: &str, shards: usize| vec![core; shards].join(",");
@@ -270,19 +270,21 @@ fn assert_any_number_of_shards(server: fn(&str) -> String, client: fn(&str) -> S
 /// Workers of both shards serve clients, and all of them together as many as were asked for.
 #[test]
 fn iwping_server_serves_clients_of_each_shard() {
-    let _fx = Fixture::new();
+    let _fx = LoopRunner::new();
     let (common, rounds) = ping_options("--timeout 100 -S 1000 -V");
     let demand = Demand { shards: 2, ..Demand::connections(8) };
     let (left, right) = common.device.open_pair(demand).unwrap();
     let remote = SocketAddr::new(common.device.loop_server(), common.port);
     let failures = CapturedLines::default();
-    let workers = ping::server::Server::workers(&right, &common, Some(4), failures.hook());
+    let workers = ping::ping_server::PingServer::workers(&right, &common, Some(4), failures.hook());
     let mut workers = workers.unwrap();
     assert_eq!(workers.len(), 2);
     let new = |shard, count| {
-        ping::client::Client::on_shard(&left, shard, remote, &common, &rounds, count).unwrap()
+        ping::ping_client::PingClient::on_shard(&left, shard, remote, &common, &rounds, count)
+            .unwrap()
     };
-    let is_served = |client: &ping::client::Client| client.latencies.histogram().len() >= 3;
+    let is_served =
+        |client: &ping::ping_client::PingClient| client.latencies.histogram().len() >= 3;
     // These do not finish, so that all are served at the same time.
     let mut clients: Vec<_> = (0..4).map(|index| new(index % 2, u64::MAX)).collect();
     let start = Instant::now();

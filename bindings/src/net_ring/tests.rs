@@ -54,13 +54,13 @@ fn missing_and_failing_drivers_give_different_errors() {
     assert_eq!(eal.next_port().unwrap_err(), Error::NoPort);
 }
 
-struct Endpoint {
+struct RingEnd {
     pool: Mempool,
     rx: RxQueue,
     tx: TxQueue,
 }
 
-fn pair(eal: Eal) -> [Endpoint; 2] {
+fn pair(eal: Eal) -> [RingEnd; 2] {
     let (first, second) = ring_pair(eal, 1, 64).unwrap();
     [first, second].map(|port| {
         let pool = Mempool::new(eal, &CONFIG).unwrap();
@@ -77,7 +77,7 @@ fn pair(eal: Eal) -> [Endpoint; 2] {
             rss: false,
         };
         let (rx, tx) = port.start(&config).unwrap().remove(0);
-        Endpoint { pool, rx, tx }
+        RingEnd { pool, rx, tx }
     })
 }
 

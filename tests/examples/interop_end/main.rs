@@ -87,7 +87,7 @@ struct Options {
     fault_by: Role,
 }
 
-impl ferrowarp_apps::options::Checked for Options {}
+impl ferrowarp_apps::option_values::Checked for Options {}
 
 /// Frame that private data belong to; determines their first byte.
 #[derive(Clone, Copy)]

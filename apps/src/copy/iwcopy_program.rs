@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, ensure};
 use ferrowarp::Context;
 
+use crate::copy::copy_message::RdmaOp;
 use crate::copy::hex;
-use crate::copy::options::{Command, Options};
+use crate::copy::iwcopy_options::{Command, IwcopyOptions};
 use crate::copy::sink::{Sink, open_output};
 use crate::copy::source::Source;
-use crate::copy::wire::RdmaOp;
 use crate::device::Demand;
 use crate::output;
 use crate::run_loop::{run, run_both};
@@ -18,7 +18,7 @@ use crate::run_loop::{run, run_both};
 ///
 /// # Errors
 /// One line that names a remedy; also if the copy differs from the file.
-pub fn program(options: &Options) -> anyhow::Result<()> {
+pub fn program(options: &IwcopyOptions) -> anyhow::Result<()> {
     match &options.command {
         Command::Loop { file, by, out, common } => {
             let placement = common.device.placement()?;

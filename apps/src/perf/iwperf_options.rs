@@ -9,13 +9,13 @@ use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
 use crate::environment;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
-use crate::options::{Checked, bytes, count, seconds};
-use crate::perf::kind::{AtomicType, Test, Transfer};
-use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
-use crate::perf::message::{
+use crate::option_values::{Checked, bytes, count, seconds};
+use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_VERIFY,
     Run,
 };
+use crate::perf::kind::{AtomicType, Test, Transfer};
+use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
 use crate::perf::session::completions_max;
 use crate::shard_options::ShardArgs;
 
@@ -34,7 +34,7 @@ const STRIDE_ALIGN: u64 = 64;
 /// operations.
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version = environment::version(), max_term_width = 100)]
-pub struct Options {
+pub struct IwperfOptions {
     /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
@@ -99,7 +99,7 @@ impl ClientCommand {
     }
 }
 
-impl Checked for Options {
+impl Checked for IwperfOptions {
     fn check(&self) -> anyhow::Result<()> {
         match &self.command {
             Command::Loop { test, device, test_args } => {
@@ -392,5 +392,5 @@ fn size(text: &str) -> Result<u64, String> {
 }
 
 #[cfg(test)]
-#[path = "options_tests.rs"]
+#[path = "iwperf_options_tests.rs"]
 mod tests;

@@ -2,7 +2,8 @@ use super::*;
 
 fn loop_args(line: &str) -> Result<(Test, TestArgs), clap::Error> {
     let words = ["iwperf", "loop"].into_iter().chain(line.split_whitespace());
-    let Command::Loop { test, test_args, .. } = Options::try_parse_from(words)?.command else {
+    let Command::Loop { test, test_args, .. } = IwperfOptions::try_parse_from(words)?.command
+    else {
         panic!("not the loop");
     };
     Ok((test, test_args))
@@ -11,7 +12,7 @@ fn loop_args(line: &str) -> Result<(Test, TestArgs), clap::Error> {
 #[test]
 fn clap_definition_is_valid() {
     use clap::CommandFactory;
-    Options::command().debug_assert();
+    IwperfOptions::command().debug_assert();
 }
 
 #[test]

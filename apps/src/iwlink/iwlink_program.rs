@@ -7,9 +7,9 @@ use ferrowarp::device::{OpenConfig, RawPort, open_raw, register_current_thread};
 
 use crate::iwlink::forward::{Clock, Forwarder};
 use crate::iwlink::idle::IdleStrategy;
+use crate::iwlink::iwlink_options::IwlinkOptions;
+use crate::iwlink::link_report;
 use crate::iwlink::links::{LinkWatch, SIDES};
-use crate::iwlink::options::Options;
-use crate::iwlink::report;
 use crate::output;
 use crate::output_file::OutputFile;
 use crate::run_loop::pin_checked;
@@ -26,7 +26,7 @@ const PASSES_PER_CLOCK_READ: u32 = 64;
 ///
 /// # Errors
 /// One line that names a remedy.
-pub fn program(options: &Options) -> anyhow::Result<()> {
+pub fn program(options: &IwlinkOptions) -> anyhow::Result<()> {
     let link_faults = options.faults()?;
     let frames = options.frames(&link_faults);
     let json = options.json.as_deref().map(OutputFile::open).transpose()?;
@@ -58,8 +58,8 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     );
     output::announce(&line)?;
     run(options, &mut forwarder, &links);
-    let ways = report::collect(&forwarder);
-    output::print(report::table(&ways, options.late).trim_end());
+    let ways = link_report::collect(&forwarder);
+    output::print(link_report::table(&ways, options.late).trim_end());
     let written = json.map_or(Ok(()), |json| {
         let text = serde_json::to_string_pretty(&ways).context("the counters")?;
         json.replace((text + "\n").as_bytes())
@@ -67,7 +67,7 @@ pub fn program(options: &Options) -> anyhow::Result<()> {
     links.check().and(written)
 }
 
-fn run(options: &Options, forwarder: &mut Forwarder, links: &LinkWatch) {
+fn run(options: &IwlinkOptions, forwarder: &mut Forwarder, links: &LinkWatch) {
     let clock = Clock::start();
     let mut pace = IdleStrategy::new(options.poll, options.spin);
     let mut intervals = options.report.map(|every| PeriodicReport::new(every, forwarder));
@@ -98,13 +98,13 @@ fn run(options: &Options, forwarder: &mut Forwarder, links: &LinkWatch) {
 struct PeriodicReport {
     every_ns: u64,
     last_ns: u64,
-    before: [report::DirectionReport; 2],
+    before: [link_report::DirectionReport; 2],
 }
 
 impl PeriodicReport {
     fn new(every: Duration, forwarder: &Forwarder) -> Self {
-        output::print(report::HEADING);
-        Self { every_ns: nanoseconds(every), last_ns: 0, before: report::collect(forwarder) }
+        output::print(link_report::HEADING);
+        Self { every_ns: nanoseconds(every), last_ns: 0, before: link_report::collect(forwarder) }
     }
 
     fn poll(&mut self, now_ns: u64, forwarder: &Forwarder) {
@@ -112,8 +112,9 @@ impl PeriodicReport {
         if since_ns < self.every_ns {
             return;
         }
-        let now = report::collect(forwarder);
-        let line = report::line(now_ns as f64 * 1e-9, since_ns as f64 * 1e-9, &self.before, &now);
+        let now = link_report::collect(forwarder);
+        let line =
+            link_report::line(now_ns as f64 * 1e-9, since_ns as f64 * 1e-9, &self.before, &now);
         output::print(&line);
         self.before = now;
         self.last_ns = now_ns;

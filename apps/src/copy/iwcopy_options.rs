@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::copy::wire::RdmaOp;
+use crate::copy::copy_message::RdmaOp;
 use crate::device::DeviceArgs;
 use crate::environment;
 use crate::network::Host;
-use crate::options::{Checked, seconds};
+use crate::option_values::{Checked, seconds};
 
 /// TCP port of the sink.
 pub const PORT: u16 = 18516;
@@ -17,7 +17,7 @@ pub const PORT: u16 = 18516;
 /// Copies a file by RDMA and compares the SHA-256 digests of source and sink.
 #[derive(Debug, Parser)]
 #[command(name = "iwcopy", version = environment::version(), max_term_width = 100)]
-pub struct Options {
+pub struct IwcopyOptions {
     /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
@@ -66,7 +66,7 @@ pub enum Command {
     },
 }
 
-impl Checked for Options {
+impl Checked for IwcopyOptions {
     fn check(&self) -> anyhow::Result<()> {
         match &self.command {
             Command::Loop { common, .. } => common.device.check_pair(),
@@ -98,13 +98,13 @@ mod tests {
     #[test]
     fn clap_definition_is_valid() {
         use clap::CommandFactory;
-        Options::command().debug_assert();
+        IwcopyOptions::command().debug_assert();
         let line = ["iwcopy", "loop", "/tmp/file", "--by", "read"];
-        let Command::Loop { by, .. } = Options::try_parse_from(line).unwrap().command else {
+        let Command::Loop { by, .. } = IwcopyOptions::try_parse_from(line).unwrap().command else {
             panic!("not the loop");
         };
         assert_eq!(by, RdmaOp::Read);
-        assert!(Options::try_parse_from(["iwcopy", "loop", "f", "--by", "magic"]).is_err());
-        assert!(Options::try_parse_from(["iwcopy", "loop"]).is_err());
+        assert!(IwcopyOptions::try_parse_from(["iwcopy", "loop", "f", "--by", "magic"]).is_err());
+        assert!(IwcopyOptions::try_parse_from(["iwcopy", "loop"]).is_err());
     }
 }

@@ -10,7 +10,7 @@ use ferrowarp_link::{Faults, wire_bytes};
 
 use crate::environment;
 use crate::iwlink::link_option::{LinkOption, LinkOptions, parse_time_ns};
-use crate::options::{Checked, mtu_parser, seconds};
+use crate::option_values::{Checked, mtu_parser, seconds};
 
 /// Default queue limit of a link with a rate, in bytes.
 const QUEUE_DEFAULT: u64 = 256 << 10;
@@ -28,7 +28,7 @@ const FRAMES_DEFAULT_RANGE: (u64, u64) = (4096, 65_536);
 #[derive(Debug, Parser)]
 #[command(name = "iwlink", version = environment::version())]
 #[command(max_term_width = 100, after_help = EXAMPLE)]
-pub struct Options {
+pub struct IwlinkOptions {
     /// One device: tap:NAME, memif:SOCKET[,server|client], vhost:SOCKET, virtio-user:SOCKET,
     /// af_packet:IFACE, af_xdp:IFACE, pci:BDF or eal:ARGS.
     #[arg(long, value_name = "DEVICE")]
@@ -132,7 +132,7 @@ pub struct Options {
     pub core: Option<usize>,
 }
 
-impl Checked for Options {
+impl Checked for IwlinkOptions {
     fn check(&self) -> anyhow::Result<()> {
         for (name, device) in [("--left", &self.left), ("--right", &self.right)] {
             ensure!(
@@ -173,7 +173,7 @@ pub struct LinkFaults {
     pub to_left: Faults,
 }
 
-impl Options {
+impl IwlinkOptions {
     /// Returns the faults of both directions.
     ///
     /// # Errors
@@ -240,9 +240,9 @@ fn check_faults(faults: &Faults) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
-    fn options(line: &str) -> Options {
+    fn options(line: &str) -> IwlinkOptions {
         let words = "iwlink --left tap:a --right tap:b".split(' ').chain(line.split_whitespace());
-        Options::try_parse_from(words).unwrap()
+        IwlinkOptions::try_parse_from(words).unwrap()
     }
 
     #[test]
@@ -267,15 +267,18 @@ mod tests {
     #[test]
     fn conflicting_options_are_rejected() {
         use clap::CommandFactory;
-        Options::command().debug_assert();
+        IwlinkOptions::command().debug_assert();
         for line in ["--queue 10k", "--mark 10k", "--burst 3", "--to-right queue=10k"] {
             assert!(options(line).check().is_err(), "{line}");
         }
         for (left, right) in [("ring", "tap:a"), ("tap:a", "ring"), ("tap:a", "tap:a")] {
             let line = ["iwlink", "--left", left, "--right", right];
-            assert!(Options::try_parse_from(line).unwrap().check().is_err(), "{left} {right}");
+            assert!(
+                IwlinkOptions::try_parse_from(line).unwrap().check().is_err(),
+                "{left} {right}"
+            );
         }
         let line = ["iwlink", "--left", "tap:a"];
-        assert!(Options::try_parse_from(line).is_err());
+        assert!(IwlinkOptions::try_parse_from(line).is_err());
     }
 }

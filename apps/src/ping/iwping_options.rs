@@ -8,8 +8,8 @@ use crate::device::DeviceArgs;
 use crate::environment;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
-use crate::options::{Checked, count, seconds};
-use crate::ping::wire::{SIZE_MAX, SIZE_MIN};
+use crate::option_values::{Checked, count, seconds};
+use crate::ping::advert::{SIZE_MAX, SIZE_MIN};
 use crate::shard_options::ShardArgs;
 
 /// TCP port of rping.
@@ -23,7 +23,7 @@ const CLIENTS_MAX: i64 = 16_384;
 /// Pings a peer by Send, RDMA Read and RDMA Write; interoperates with rdma-core's rping.
 #[derive(Debug, Parser)]
 #[command(name = "iwping", version = environment::version(), max_term_width = 100)]
-pub struct Options {
+pub struct IwpingOptions {
     /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
@@ -72,7 +72,7 @@ pub enum Command {
     },
 }
 
-impl Checked for Options {
+impl Checked for IwpingOptions {
     fn check(&self) -> anyhow::Result<()> {
         let rounds = |common: &CommonArgs, rounds: &PingArgs| {
             rounds.mpa.check(!rounds.no_crc, common.immediate)
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn clap_definition_is_valid() {
         use clap::CommandFactory;
-        Options::command().debug_assert();
+        IwpingOptions::command().debug_assert();
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
         let line = "iwping client 198.18.0.2 --dev memif:/tmp/s --ip 198.18.0.1/24 -C 3 -S 65 -V \
                     -v --markers";
         let Command::Client { host, common, rounds } =
-            Options::try_parse_from(line.split(' ')).unwrap().command
+            IwpingOptions::try_parse_from(line.split(' ')).unwrap().command
         else {
             panic!("no client");
         };
@@ -164,12 +164,12 @@ mod tests {
         assert_eq!((rounds.count, rounds.size, rounds.verify), (Some(3), 65, true));
         assert!(rounds.markers);
         let Command::Loop { rounds, .. } =
-            Options::try_parse_from(["iwping", "loop"]).unwrap().command
+            IwpingOptions::try_parse_from(["iwping", "loop"]).unwrap().command
         else {
             panic!("not the loop");
         };
         assert_eq!((rounds.size, rounds.count, rounds.markers), (64, None, false));
-        let server = Options::try_parse_from(["iwping", "server", "-P", "-p", "7"]).unwrap();
+        let server = IwpingOptions::try_parse_from(["iwping", "server", "-P", "-p", "7"]).unwrap();
         assert!(matches!(
             server.command,
             Command::Server {
@@ -181,7 +181,7 @@ mod tests {
         ));
         for wrong in ["loop -S 1", "loop -S 65536", "loop -C 0", "client", "client host.name"] {
             let words = ["iwping"].into_iter().chain(wrong.split(' '));
-            assert!(Options::try_parse_from(words).is_err(), "{wrong}");
+            assert!(IwpingOptions::try_parse_from(words).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The sessions of a server: those of one client at a time, served by one worker or several.
+//! Sessions of the client that a server serves: one at a time, with one worker or several.
 
 use anyhow::Error;
 
@@ -7,32 +7,32 @@ use crate::perf::private_data::Group;
 use crate::run_loop::Step;
 
 /// Sessions of the client that is being served.
-pub(super) struct Sessions {
+pub(super) struct ClientSessions {
     /// The server finishes after the first client.
     once: bool,
     /// Called with one line for each client that is gone.
     on_session: Box<dyn FnMut(&str) + Send>,
-    client: Option<Client>,
+    client: Option<ServedClient>,
     /// The only client is gone.
     is_over: bool,
 }
 
-struct Client {
+struct ServedClient {
     group: Group,
     /// Sessions in progress.
-    current: Vec<Entry>,
+    current: Vec<SessionEntry>,
     /// Sessions admitted so far.
     admitted: u32,
     /// Why the first session failed that did.
     failure: Option<Error>,
 }
 
-struct Entry {
+struct SessionEntry {
     token: u32,
     worker: usize,
 }
 
-impl Sessions {
+impl ClientSessions {
     pub(super) fn new(once: bool, on_session: Box<dyn FnMut(&str) + Send>) -> Self {
         Self { once, on_session, client: None, is_over: false }
     }
@@ -42,7 +42,7 @@ impl Sessions {
         if self.is_over {
             return false;
         }
-        let client = self.client.get_or_insert_with(|| Client {
+        let client = self.client.get_or_insert_with(|| ServedClient {
             group,
             current: Vec::new(),
             admitted: 0,
@@ -52,7 +52,7 @@ impl Sessions {
         let admits = client.group == group && client.admitted < group.sessions && is_new;
         if admits {
             client.admitted += 1;
-            client.current.push(Entry { token, worker });
+            client.current.push(SessionEntry { token, worker });
         }
         admits
     }
@@ -112,11 +112,11 @@ mod tests {
 
     use super::*;
 
-    fn sessions(once: bool) -> (Sessions, Arc<Mutex<Vec<String>>>) {
+    fn sessions(once: bool) -> (ClientSessions, Arc<Mutex<Vec<String>>>) {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let hook = Arc::clone(&lines);
         let on_session = Box::new(move |line: &str| hook.lock().unwrap().push(line.to_owned()));
-        (Sessions::new(once, on_session), lines)
+        (ClientSessions::new(once, on_session), lines)
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::message_channel::MessageChannel;
 use crate::mpa_options::{negotiated_line, start_mode};
 use crate::output;
 use crate::perf::latency_stats::Latencies;
-use crate::ping::options::{CommonArgs, PingArgs};
-use crate::ping::wire::{ADVERT_LEN, Advert, ping_data, printable_text};
+use crate::ping::advert::{ADVERT_LEN, Advert, ping_data, printable_text};
+use crate::ping::iwping_options::{CommonArgs, PingArgs};
 use crate::ping::{CHANNEL_SLOTS, IRD_ORD};
 use crate::run_loop::{Step, Task};
 use crate::watchdog::Watchdog;
@@ -28,7 +28,7 @@ enum State {
 }
 
 /// The client: sends pings.
-pub struct Client {
+pub struct PingClient {
     end: Endpoint,
     channel: MessageChannel,
     source: Mr,
@@ -47,7 +47,7 @@ pub struct Client {
     pub latencies: Latencies,
 }
 
-impl Client {
+impl PingClient {
     /// Starts to connect to `remote`, for `count` rounds.
     ///
     /// # Errors
@@ -62,10 +62,10 @@ impl Client {
         Self::on_shard(context, 0, remote, common, rounds, count)
     }
 
-    /// As [`Client::new`], on any shard of the context.
+    /// As [`PingClient::new`], on any shard of the context.
     ///
     /// # Errors
-    /// As [`Client::new`].
+    /// As [`PingClient::new`].
     pub fn on_shard(
         context: &Context,
         shard: usize,
@@ -154,7 +154,7 @@ impl Client {
     }
 }
 
-impl Task for Client {
+impl Task for PingClient {
     fn step(&mut self) -> anyhow::Result<Step> {
         let connects_with_markers = self.markers && self.state == State::Connecting;
         self.advance().map_err(|error| {
@@ -167,7 +167,7 @@ impl Task for Client {
     }
 }
 
-impl Client {
+impl PingClient {
     fn advance(&mut self) -> anyhow::Result<Step> {
         self.batch.clear();
         self.end.poll(&mut self.batch);

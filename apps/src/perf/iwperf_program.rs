@@ -13,9 +13,9 @@ use crate::output;
 use crate::output_file::OutputFile;
 use crate::perf::clients::Clients;
 use crate::perf::hdr;
+use crate::perf::iwperf_options::{ClientArgs, Command, IwperfOptions, PORT, ServerArgs, TestArgs};
 use crate::perf::kind::Test;
 use crate::perf::limits::QPS_MAX;
-use crate::perf::options::{ClientArgs, Command, Options, PORT, ServerArgs, TestArgs};
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
 use crate::run_loop::{Pair, run_both, run_on_cores, run_workers};
@@ -28,7 +28,7 @@ const BUSY_QPS: u32 = 16;
 ///
 /// # Errors
 /// One line that names a remedy.
-pub fn program(options: &Options) -> anyhow::Result<()> {
+pub fn program(options: &IwperfOptions) -> anyhow::Result<()> {
     match &options.command {
         Command::Loop { test, device, test_args } => {
             let environment = Environment::collect(&device.dev);

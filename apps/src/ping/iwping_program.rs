@@ -5,9 +5,9 @@ use ferrowarp::Context;
 use crate::device::Demand;
 use crate::network::Host;
 use crate::output;
-use crate::ping::client::Client;
-use crate::ping::options::{Command, CommonArgs, Options, PingArgs};
-use crate::ping::server::Server;
+use crate::ping::iwping_options::{Command, CommonArgs, IwpingOptions, PingArgs};
+use crate::ping::ping_client::PingClient;
+use crate::ping::ping_server::PingServer;
 use crate::run_loop::{run, run_both, run_workers};
 use crate::stop::was_interrupted;
 
@@ -20,7 +20,7 @@ const LOOP_COUNT: u64 = 10;
 ///
 /// # Errors
 /// One line that names a remedy.
-pub fn program(options: &Options) -> anyhow::Result<()> {
+pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
     match &options.command {
         Command::Server { common, shards, persistent, clients } => {
             let clients = persistent.then_some(*clients);
@@ -64,9 +64,9 @@ fn server(
     context: &Context,
     common: &CommonArgs,
     clients: Option<u16>,
-) -> anyhow::Result<Vec<Server>> {
+) -> anyhow::Result<Vec<PingServer>> {
     let on_failure = Box::new(|line: &str| output::complain(line));
-    Server::workers(context, common, clients, on_failure)
+    PingServer::workers(context, common, clients, on_failure)
 }
 
 fn client(
@@ -75,9 +75,9 @@ fn client(
     common: &CommonArgs,
     rounds: &PingArgs,
     count: u64,
-) -> anyhow::Result<Client> {
+) -> anyhow::Result<PingClient> {
     let remote = host.socket(common.port);
-    Client::new(context, remote, common, rounds, count)
+    PingClient::new(context, remote, common, rounds, count)
 }
 
 /// Prints the clock with `--verbose`.
@@ -87,7 +87,7 @@ fn print_clock(context: &Context, common: &CommonArgs) {
     }
 }
 
-fn summarize(client: &Client, rounds: &PingArgs) {
+fn summarize(client: &PingClient, rounds: &PingArgs) {
     let Some(summary) = client.latencies.summary() else { return };
     let verified = if rounds.verify { ", every byte verified" } else { "" };
     output::print(&format!(

@@ -14,8 +14,8 @@ use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
 use crate::output;
-use crate::ping::options::CommonArgs;
-use crate::ping::wire::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
+use crate::ping::advert::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
+use crate::ping::iwping_options::CommonArgs;
 use crate::ping::{CHANNEL_SLOTS, IRD_ORD, KIND_READ, KIND_WRITE};
 use crate::run_loop::{IdleBackoff, Step, Task};
 use crate::watchdog::Watchdog;
@@ -29,7 +29,7 @@ const CLIENTS_PER_STEP: usize = 16;
 const COMPLETIONS_PER_CLIENT: usize = 2 * CHANNEL_SLOTS as usize + 2;
 
 /// The server, or its worker for one shard: answers pings.
-pub struct Server {
+pub struct PingServer {
     end: Endpoint,
     shared: Arc<Shared>,
     /// Maximum of concurrent clients, of all workers.
@@ -41,7 +41,7 @@ pub struct Server {
     reads: IrdOrdArgs,
     timeout: Duration,
     /// Clients by the index of their queue pair.
-    clients: Vec<Option<Client>>,
+    clients: Vec<Option<ClientSession>>,
     client_count: usize,
     /// Index of the client that is polled next.
     next_client: usize,
@@ -74,7 +74,7 @@ enum State {
 }
 
 /// One client.
-struct Client {
+struct ClientSession {
     channel: MessageChannel,
     /// Buffer for the client's pings, allocated when their length is known.
     buffer: Option<Mr>,
@@ -88,7 +88,7 @@ struct Client {
     idle: Watchdog,
 }
 
-impl Server {
+impl PingServer {
     /// Starts to listen. With `clients` the server runs until interrupted and serves so many
     /// clients concurrently; without, it finishes after the first client. Returns a worker for each
     /// shard of the context, which all have to run.
@@ -169,7 +169,7 @@ impl Server {
         self.end.on_peer();
         request.accept(&channel.qp, param)?;
         let index = usize::try_from(channel.qp.id().index)?;
-        let client = Client {
+        let client = ClientSession {
             channel,
             buffer: None,
             is_up: false,
@@ -256,7 +256,7 @@ impl Shared {
     }
 }
 
-impl Task for Server {
+impl Task for PingServer {
     fn step(&mut self) -> anyhow::Result<Step> {
         let busy = self.end.drive();
         self.poll_listener();
@@ -274,7 +274,7 @@ impl Task for Server {
     }
 }
 
-impl Client {
+impl ClientSession {
     /// Handles a completion.
     fn on_completion(&mut self, end: &Endpoint, wc: &Wc, verbose: bool) -> anyhow::Result<Step> {
         self.check_established(verbose)?;
