@@ -1,4 +1,4 @@
-/* What a host program in C calls of the stack: tests/examples/host_stack.rs. */
+/* What a host program in C calls of the stack: tests/tools/host_stack.rs. */
 #ifndef FERROWARP_TESTS_HOST_STACK_H
 #define FERROWARP_TESTS_HOST_STACK_H
 

@@ -1,5 +1,5 @@
 /* Exchange of what iwperf does not test: MPA startup with private data, IRD and ORD, each form of
- * Send, unaligned memory, and errors. tests/examples/interop_end.rs is the peer. */
+ * Send, unaligned memory, and errors. tests/tools/interop_end.rs is the peer. */
 #ifndef EXCHANGE_H
 #define EXCHANGE_H
 

@@ -9,8 +9,8 @@
 //! - [`frame`]: a received frame in memory.
 //! - [`compliance`]: the rules of the specifications, and the tests tagged with them.
 //! - [`fuzz`]: bodies of the fuzz targets.
-//! - [`host_program`]: a program in C that owns the EAL and lends queues to the stack.
-//! - [`tcp_peer`]: a TCP endpoint whose segments a test makes by hand.
+//! - [`host_program_build`]: a program in C that owns the EAL and lends queues to the stack.
+//! - [`manual_tcp_peer`]: a TCP endpoint whose segments a test makes by hand.
 //! - [`raw`]: one engine and a peer that sends hand-made segments.
 //! - [`sim`]: two engines in virtual time, deterministic from a seed.
 //! - [`interop`]: the stack against Linux's siw in a guest.
@@ -30,10 +30,11 @@ pub mod compliance;
 pub mod connection;
 pub mod frame;
 pub mod fuzz;
-pub mod host_program;
+pub mod host_program_build;
 pub mod interop;
 pub mod ip;
 pub mod longest_poll;
+pub mod manual_tcp_peer;
 pub mod netns;
 pub mod pcap;
 pub mod peer;
@@ -42,7 +43,6 @@ pub mod raw;
 pub mod sim;
 #[cfg(feature = "device")]
 pub mod stack;
-pub mod tcp_peer;
 pub mod trace;
 pub mod workspace;
 

@@ -23,11 +23,11 @@ use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 
 use crate::frame::Frame;
 use crate::longest_poll::LongestPoll;
-use crate::sim::frames::{HeapDevice, PoolSizes};
+use crate::manual_tcp_peer::{MACS, TcpPeer};
+use crate::sim::heap_device::{HeapDevice, PoolSizes};
 pub use crate::sim::pairs::{CQ, PD, PORT};
 use crate::sim::wire_invariants::check_sack_blocks;
 use crate::sim::world::{CompletionQueues, address};
-use crate::tcp_peer::{MACS, TcpPeer};
 
 /// Completion queues that can be made to reject a push though not full: as when the application on
 /// another core polls concurrently.
@@ -59,7 +59,7 @@ pub fn device(control: usize) -> HeapDevice {
 }
 
 /// The engine, in its own time.
-pub struct Fixture {
+pub struct SegmentFixture {
     /// The engine.
     pub engine: Engine<HeapDevice, Rc<VecMemory>, FaultyCq>,
     /// Results of the next pushes of completions; later ones succeed.
@@ -74,13 +74,13 @@ pub struct Fixture {
     polls: LongestPoll,
 }
 
-impl Drop for Fixture {
+impl Drop for SegmentFixture {
     fn drop(&mut self) {
         self.polls.end();
     }
 }
 
-impl Fixture {
+impl SegmentFixture {
     /// Creates an engine that listens on [`PORT`].
     ///
     /// # Panics
@@ -237,14 +237,14 @@ impl Peer {
     }
 
     /// Connects from `port`, advertising `mss`.
-    pub fn connect(fx: &mut Fixture, port: u16, mss: u16) -> Self {
+    pub fn connect(fx: &mut SegmentFixture, port: u16, mss: u16) -> Self {
         let mut peer = Self::unconnected(port);
         peer.handshake(fx, mss);
         peer
     }
 
     /// Performs the three-way handshake, advertising `mss`.
-    pub fn handshake(&mut self, fx: &mut Fixture, mss: u16) {
+    pub fn handshake(&mut self, fx: &mut SegmentFixture, mss: u16) {
         let peer = self;
         let options =
             Options { mss: Some(mss), wscale: Some(0), sack_permitted: true, ..Options::default() };
@@ -257,7 +257,7 @@ impl Peer {
     }
 
     /// Sends one segment to the engine.
-    pub fn send_segment(&self, fx: &Fixture, flags: Flags, seq: Seq, payload: &[u8]) {
+    pub fn send_segment(&self, fx: &SegmentFixture, flags: Flags, seq: Seq, payload: &[u8]) {
         let fields = Fields { seq, ..self.tcp.fields(flags, Options::default()) };
         fx.inject(self.tcp.build_frame(&fields, payload));
     }
@@ -266,14 +266,14 @@ impl Peer {
     ///
     /// # Panics
     /// If its length exceeds the sequence number space.
-    pub fn send(&mut self, fx: &mut Fixture, bytes: &[u8]) {
+    pub fn send(&mut self, fx: &mut SegmentFixture, bytes: &[u8]) {
         self.send_segment(fx, Flags::ACK, self.tcp.snd_nxt, bytes);
         self.tcp.snd_nxt += u32::try_from(bytes.len()).expect("works");
         fx.poll();
     }
 
     /// Processes what the engine sent; true if there is anything to acknowledge.
-    pub fn receive(&mut self, fx: &Fixture) -> bool {
+    pub fn receive(&mut self, fx: &SegmentFixture) -> bool {
         let mut ack_due = false;
         for (segment, frame) in fx.take_segments() {
             if segment.tuple != self.tcp.tuple {
@@ -300,7 +300,7 @@ impl Peer {
     }
 
     /// Processes and acknowledges what the engine sends, until it is idle.
-    pub fn settle(&mut self, fx: &mut Fixture) {
+    pub fn settle(&mut self, fx: &mut SegmentFixture) {
         for _ in 0..1000 {
             fx.poll();
             if self.receive(fx) {
@@ -313,12 +313,12 @@ impl Peer {
     ///
     /// # Panics
     /// If it fails.
-    pub fn start_mpa(&mut self, fx: &mut Fixture) -> QpId {
+    pub fn start_mpa(&mut self, fx: &mut SegmentFixture) -> QpId {
         self.start_mpa_with(fx, &ConnParam::default())
     }
 
     /// As [`Peer::start_mpa`], accepted with `param`.
-    pub fn start_mpa_with(&mut self, fx: &mut Fixture, param: &ConnParam) -> QpId {
+    pub fn start_mpa_with(&mut self, fx: &mut SegmentFixture, param: &ConnParam) -> QpId {
         self.send(fx, &mpa_request());
         let request = fx.connect_request();
         let qp = fx.create_qp();
@@ -386,7 +386,7 @@ pub fn empty_write_fpdu() -> Vec<u8> {
 /// # Panics
 /// If the table of regions is full.
 #[must_use]
-pub fn recv_wr(fx: &Fixture, wr_id: u64) -> RecvWr {
+pub fn recv_wr(fx: &SegmentFixture, wr_id: u64) -> RecvWr {
     let lkey = fx.arena.register(0, 4096, Access::ALL, PD);
     RecvWr { wr_id, sg_list: [Sge { addr: 0, len: 4096, lkey }].into() }
 }

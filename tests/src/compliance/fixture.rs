@@ -19,12 +19,12 @@ use crate::conn_param;
 use crate::frame::Frame;
 use crate::ip;
 use crate::longest_poll::LongestPoll;
+use crate::manual_tcp_peer::{MACS, TcpPeer};
 use crate::peer::{Header, Terminate, fpdu, marked_fpdu, opcode};
 pub use crate::raw::PORT;
 use crate::raw::{CQ, PD};
-use crate::sim::frames::{HeapDevice, PoolSizes, PortOffload};
+use crate::sim::heap_device::{HeapDevice, PoolSizes, PortOffload};
 use crate::sim::world::{CompletionQueues, address};
-use crate::tcp_peer::{MACS, TcpPeer};
 
 /// Default port of a peer that connects.
 const PEER_PORT: u16 = 5000;
@@ -33,7 +33,7 @@ const ARENA_LEN: usize = 1 << 16;
 const PEER_ISS: Seq = Seq(0xffff_ff00);
 
 /// The engine, and the peer's view of its connection.
-pub struct Fixture {
+pub struct FpduFixture {
     /// The stack.
     pub engine: Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>,
     /// Its memory.
@@ -70,13 +70,13 @@ pub struct Fixture {
     polls: LongestPoll,
 }
 
-impl Drop for Fixture {
+impl Drop for FpduFixture {
     fn drop(&mut self) {
         self.polls.end();
     }
 }
 
-impl Fixture {
+impl FpduFixture {
     /// An engine that listens, without a connection.
     ///
     /// # Panics
@@ -255,7 +255,7 @@ impl Fixture {
 }
 
 /// Functions for tests that are not written down as exchanges.
-impl Fixture {
+impl FpduFixture {
     /// A connection in full operation, opened by the peer with revision 2, with segments of `mss`
     /// bytes: the stack serves `ird` Reads and issues `ord`.
     ///
@@ -294,7 +294,7 @@ impl Fixture {
         fx
     }
 
-    /// Opens a connection as [`Fixture::connected`] does.
+    /// Opens a connection as [`FpduFixture::connected`] does.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -313,7 +313,7 @@ impl Fixture {
         self.segments.clear();
     }
 
-    /// Parks the connection and opens another one as [`Fixture::connected`] does.
+    /// Parks the connection and opens another one as [`FpduFixture::connected`] does.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -350,7 +350,7 @@ impl Fixture {
         Self::new().connect_with_markers(mss)
     }
 
-    /// Like [`Fixture::connected_with_markers`], for a fixture without a connection.
+    /// Like [`FpduFixture::connected_with_markers`], for a fixture without a connection.
     ///
     /// # Panics
     /// If the stack does not accept.
@@ -687,7 +687,7 @@ pub fn parse_fpdus(mut bytes: &[u8]) -> (Vec<Vec<u8>>, &[u8]) {
     (ulpdus, bytes)
 }
 
-impl Default for Fixture {
+impl Default for FpduFixture {
     fn default() -> Self {
         Self::new()
     }

@@ -3,20 +3,20 @@
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 
-use super::fixture::Fixture;
+use super::fixture::FpduFixture;
 pub use crate::peer::PEER_STAG;
 use crate::peer::{Header, ReadRequest, opcode};
 
 /// A connected engine under test: segments of 1460 bytes, four Reads in each direction.
 #[must_use]
-pub fn connected() -> Fixture {
-    Fixture::connected(1460, 4, 4)
+pub fn connected() -> FpduFixture {
+    FpduFixture::connected(1460, 4, 4)
 }
 
 /// Two engines as of [`connected`], one for each path of reception: the fast one takes the ULPDUs
 /// injected into the first, the general one those into the second.
 #[must_use]
-pub fn connected_for_each_path() -> [Fixture; 2] {
+pub fn connected_for_each_path() -> [FpduFixture; 2] {
     let [fast, mut general] = [(); 2].map(|()| connected());
     general.sets_reserved_bit = true;
     [fast, general]
@@ -59,7 +59,7 @@ pub fn read_request(msn: u32, source_stag: u32, source_to: u64, len: u32, sink_t
 /// # Panics
 /// If they are more than `u32::MAX`.
 #[must_use]
-pub fn elements(fx: &Fixture, len: usize, halved: bool) -> Vec<Sge> {
+pub fn elements(fx: &FpduFixture, len: usize, halved: bool) -> Vec<Sge> {
     let len = u32::try_from(len).expect("a message");
     let first = if halved { len / 2 } else { len };
     let sge = |at, len| Sge { addr: u64::from(at), len, lkey: fx.mem_stag };
@@ -87,11 +87,11 @@ pub fn write_of(list: &[Sge]) -> Operation {
 }
 
 /// Returns the opcodes that the engine has sent since the last call.
-pub fn sent_opcodes(fx: &mut Fixture) -> Vec<u8> {
+pub fn sent_opcodes(fx: &mut FpduFixture) -> Vec<u8> {
     fx.sent_ulpdus().iter().map(|ulpdu| ulpdu[1] & 0x0f).collect()
 }
 
 /// Returns `wr_id` and status of the completions since the last call.
-pub fn wc_statuses(fx: &mut Fixture) -> Vec<(u64, WcStatus)> {
+pub fn wc_statuses(fx: &mut FpduFixture) -> Vec<(u64, WcStatus)> {
     fx.poll_cq().iter().map(|wc| (wc.wr_id, wc.status)).collect()
 }

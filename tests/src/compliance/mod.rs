@@ -4,7 +4,7 @@
 //! - [`cargo`]: runs the tests that guard a rule.
 //! - [`catalogue`]: the rules.
 //! - [`fixture`]: the stack and a peer that sends arbitrary FPDUs.
-//! - [`golden`]: headers and exchanges written down byte by byte.
+//! - [`golden_exchange`]: headers and exchanges written down byte by byte.
 //! - [`messages`]: hand-made messages of the peer.
 //! - [`mutate`]: mutants of a tagged line.
 //! - [`mutation_results`]: results of mutants, in a file that a later run continues.
@@ -17,7 +17,7 @@
 pub mod cargo;
 pub mod catalogue;
 pub mod fixture;
-pub mod golden;
+pub mod golden_exchange;
 pub mod messages;
 pub mod mutate;
 pub mod mutation_results;

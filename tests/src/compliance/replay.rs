@@ -31,12 +31,12 @@ use ferrowarp_proto::verbs::wr::{
     AtomicOp, ImmediateData, Operation, Payload, RecvWr, SgList, Sge,
 };
 
-use super::fixture::{Fixture, PORT};
-use super::golden::{Step, parse_hex_word};
+use super::fixture::{FpduFixture, PORT};
+use super::golden_exchange::{Step, parse_hex_word};
 use crate::raw::CQ;
 use crate::sim::world::address;
 
-impl Fixture {
+impl FpduFixture {
     /// Runs an exchange.
     ///
     /// # Panics

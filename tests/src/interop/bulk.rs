@@ -4,11 +4,9 @@
 use std::io;
 use std::time::Duration;
 
-use crate::interop::case::Case;
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
 use crate::interop::faults::RECOVERING;
-use crate::interop::operation::{CASE_TIMEOUT, failure};
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::route::{Route, Version};
 use crate::interop::testbed::{Testbed, program_error};
 
 /// Port of iwperf.

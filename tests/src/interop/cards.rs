@@ -9,10 +9,8 @@ use crate::interop::card::{
 use crate::interop::cards_bulk;
 use crate::interop::cards_failure;
 use crate::interop::cards_refused::{refuse_cards, refuse_without_iommu};
-use crate::interop::case::Case;
-use crate::interop::operation::CASE_TIMEOUT;
+use crate::interop::case::{CASE_TIMEOUT, Case, Route};
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::route::Route;
 use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed, last_line};
 
 /// Rounds of a case.

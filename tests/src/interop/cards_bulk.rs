@@ -6,11 +6,9 @@ use std::io;
 
 use crate::interop::bulk::value;
 use crate::interop::card::{CARD_TIMEOUT, Card, PATIENT, PEERS, Peer, family_option, other_route};
-use crate::interop::case::Case;
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, failure};
 use crate::interop::guest::GuestCommand;
-use crate::interop::operation::{CASE_TIMEOUT, failure};
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::route::Route;
 use crate::interop::testbed::{SECOND_CARD_BDF, Testbed, program_error};
 
 /// Port of iwperf.

@@ -8,11 +8,9 @@ use crate::interop::card::{
     CARD_TIMEOUT, Card, PATIENT, PEERS, Peer, PingServer, SIZE, expect_rounds,
 };
 use crate::interop::cards_bulk::{Transfer, transfer_during};
-use crate::interop::case::Case;
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, failure};
 use crate::interop::guest::GuestCommand;
-use crate::interop::operation::{CASE_TIMEOUT, failure};
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::route::Route;
 use crate::interop::testbed::{CARD_BDF, Testbed, last_line};
 
 /// Duration of an outage.

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use crate::interop::operation::{CASE_TIMEOUT, failure};
+use crate::interop::case::{CASE_TIMEOUT, failure};
 use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed};
 
 /// A missing step: how to take it away and give it back, by commands of the guest, and what the

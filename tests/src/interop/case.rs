@@ -1,10 +1,14 @@
 //! Cases of the matrix: a path between the stack and the guest, and a workload over it.
 
+use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::interop::guest::GuestKind;
-use crate::interop::route::Route;
 use crate::interop::testbed::Testbed;
+
+/// Timeout of operations that take almost no time on an idle machine.
+pub const CASE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Workload of a case. Returns a short summary, or the reason of the failure.
 pub type Body = Box<dyn Fn(&mut Testbed) -> io::Result<String>>;
@@ -82,4 +86,59 @@ impl Case {
     pub fn without_fpdus(self) -> Self {
         Self { has_fpdus: false, ..self }
     }
+}
+
+/// IP version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// 198.18.0.1 and 198.18.0.2.
+    V4,
+    /// 2001:2::1 and 2001:2::2.
+    V6,
+}
+
+/// Path between the stack and the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// IP version.
+    pub version: Version,
+    /// MTU of both ends, in bytes.
+    pub mtu: u16,
+    /// Options of netem at the guest's egress, in tc's syntax; empty for none.
+    pub netem: &'static str,
+}
+
+impl Route {
+    /// IPv4 with MTU 1500, without faults.
+    pub const PLAIN: Self = Self { version: Version::V4, mtu: 1500, netem: "" };
+
+    /// Returns the route with another MTU.
+    #[must_use]
+    pub const fn mtu(self, mtu: u16) -> Self {
+        Self { mtu, ..self }
+    }
+
+    /// Returns the route over IPv6.
+    #[must_use]
+    pub const fn v6(self) -> Self {
+        Self { version: Version::V6, ..self }
+    }
+
+    /// Returns the route with the netem options `netem`.
+    #[must_use]
+    pub const fn netem(self, netem: &'static str) -> Self {
+        Self { netem, ..self }
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = if self.version == Version::V4 { "IPv4" } else { "IPv6" };
+        write!(f, "{version} {}", self.mtu)
+    }
+}
+
+/// Returns an I/O error with a message.
+pub fn failure(reason: impl Into<String>) -> io::Error {
+    io::Error::other(reason.into())
 }

@@ -1,8 +1,7 @@
 //! Pings over paths with loss, reordering, duplication and jitter: netem at the guest's egress.
 
-use crate::interop::case::Case;
+use crate::interop::case::{Case, Route};
 use crate::interop::ping::{Server, run_rounds};
-use crate::interop::route::Route;
 
 /// Name of the fault, options of netem in tc's syntax, and the flags it may cause for our segments
 /// in Wireshark's analysis.

@@ -11,8 +11,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::host_program;
-use crate::interop::operation::{CASE_TIMEOUT, failure};
+use crate::host_program_build;
+use crate::interop::case::{CASE_TIMEOUT, failure};
 use crate::process::program;
 
 /// Timeout of a boot.
@@ -166,7 +166,8 @@ impl Guest {
             let both = program("examples/two_devices");
             let both = both.ok_or_else(|| failure("examples/two_devices was not built"))?;
             command.arg("--with").arg(both);
-            let host = host_program::build()?.ok_or_else(|| failure(host_program::BUILD_HINT))?;
+            let host = host_program_build::build()?
+                .ok_or_else(|| failure(host_program_build::BUILD_HINT))?;
             command.arg("--with").arg(host);
         }
         Self::serve(command, log)

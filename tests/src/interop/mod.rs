@@ -1,9 +1,7 @@
 //! Interoperability tests of the stack against Linux's siw in a guest, and of the stack over
 //! emulated cards in a guest, run by `scripts/interop`.
 //!
-//! - [`case`]: the definition of a case.
-//! - [`route`]: the path between both ends.
-//! - [`operation`]: timeout and error of an operation.
+//! - [`case`]: a case, its path between both ends, and the error of an operation.
 //! - [`guest`]: the guest, and commands in it.
 //! - [`testbed`]: the guest, our programs and the network between them.
 //! - [`tcp_analysis`]: checks a case's packets with Wireshark's dissectors.
@@ -22,10 +20,8 @@ pub mod case;
 pub mod faults;
 pub mod guest;
 pub mod matrix;
-pub mod operation;
 pub mod peer_failure;
 pub mod ping;
-pub mod route;
 pub mod run;
 pub mod startup;
 pub mod tcp_analysis;

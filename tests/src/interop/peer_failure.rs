@@ -4,11 +4,9 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::interop::case::Case;
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, failure};
 use crate::interop::guest::GuestCommand;
-use crate::interop::operation::{CASE_TIMEOUT, failure};
 use crate::interop::ping::{expect_exit_ok, rping_client, rping_server, run_iwping_client};
-use crate::interop::route::Route;
 use crate::interop::testbed::{self, Testbed, last_line, program_error};
 use crate::process::Running;
 

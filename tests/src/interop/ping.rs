@@ -3,10 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use crate::interop::case::Case;
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
 use crate::interop::guest::GuestResult;
-use crate::interop::operation::{CASE_TIMEOUT, failure};
-use crate::interop::route::{Route, Version};
 use crate::interop::testbed::{Testbed, last_line, program_error};
 
 /// Message sizes up to the maximum of rping and iwping, 64 KiB less one byte.

@@ -7,9 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::capture::{self, Capture};
-use crate::interop::case::Case;
+use crate::interop::case::{Case, failure};
 use crate::interop::guest::GuestKind;
-use crate::interop::operation::failure;
 use crate::interop::tcp_analysis::{self, LostSegments};
 use crate::interop::testbed::Testbed;
 

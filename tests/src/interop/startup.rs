@@ -3,10 +3,8 @@
 
 use std::io;
 
-use crate::interop::case::Case;
-use crate::interop::operation::{CASE_TIMEOUT, failure};
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::route::{Route, Version};
 use crate::interop::testbed::{Testbed, last_line, program_error};
 
 /// Port of exchanges.

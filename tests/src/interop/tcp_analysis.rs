@@ -10,8 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::capture;
-use crate::interop::case::Case;
-use crate::interop::operation::failure;
+use crate::interop::case::{Case, failure};
 use crate::process;
 
 /// Flags of the TCP analysis: the last parts of `tcp.analysis.*`. `window_update` is left out: a

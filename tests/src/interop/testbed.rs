@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::interop::case::{CASE_TIMEOUT, Route, Version, failure};
 use crate::interop::guest::{Guest, GuestKind};
-use crate::interop::operation::{CASE_TIMEOUT, failure};
-use crate::interop::route::{Route, Version};
 use crate::netns;
 use crate::process::{ProcessResult, Running, program};
 

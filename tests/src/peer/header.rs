@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::error::invalid_data;
+use super::invalid_data;
 
 /// Bytes of a tagged header.
 pub(super) const TAGGED_LEN: usize = 14;

@@ -6,10 +6,9 @@
 //!
 //! Source: RFC 5040, RFC 5041, RFC 5044, RFC 6581, RFC 7306.
 
-mod error;
 mod header;
-mod markers;
-mod startup;
+mod marked_fpdu;
+mod startup_frame;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -18,13 +17,12 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-pub(crate) use error::invalid_data;
 pub use header::{
     AtomicRequest, AtomicResponse, Header, ReadRequest, Terminate, opcode, toggle_versions,
 };
-use markers::MarkedReader;
-pub use markers::marked_fpdu;
-pub use startup::{Role, Startup, StartupFrame};
+use marked_fpdu::MarkedReader;
+pub use marked_fpdu::marked_fpdu;
+pub use startup_frame::{Role, Startup, StartupFrame};
 
 /// STag of the peer's buffer.
 pub const PEER_STAG: u32 = 0x00C0_FFEE;
@@ -32,6 +30,11 @@ pub const PEER_STAG: u32 = 0x00C0_FFEE;
 pub const ULPDU_LEN_MAX: usize = 64_768;
 /// Timeout of each wait of the peer.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Returns the error of a violation found by the peer.
+pub(crate) fn invalid_data(what: impl Into<String>) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, what.into())
+}
 
 /// How bytes are split into writes to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

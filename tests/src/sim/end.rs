@@ -16,8 +16,8 @@ use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
-use super::frames::HeapDevice;
-use super::steering::{ShardOptions, SimPort};
+use super::heap_device::HeapDevice;
+use super::sim_port::{ShardOptions, SimPort};
 
 /// Completion queues of bounded length.
 #[derive(Clone)]

@@ -22,7 +22,7 @@ use super::world::{World, WorldOptions};
 
 mod completions;
 mod connections;
-mod end;
+mod final_checks;
 mod plan;
 mod requests;
 mod side;

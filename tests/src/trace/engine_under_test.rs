@@ -15,7 +15,7 @@ use super::script::number;
 use super::settings::Settings;
 use super::system_under_test::{MACS, OUR_PORT, PEER_PORT, SystemUnderTest, address};
 use super::tcb_under_test::counter_by_name;
-use crate::sim::frames::{FrameQueue, HeapDevice, PoolSizes};
+use crate::sim::heap_device::{FrameQueue, HeapDevice, PoolSizes};
 use crate::sim::world::{CompletionQueues, SimEngine};
 
 /// Passes of the engine at one point in time before it is considered an endless loop.

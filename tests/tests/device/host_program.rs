@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use ferrowarp_tests::host_program::BUILD_HINT;
+use ferrowarp_tests::host_program_build::BUILD_HINT;
 use ferrowarp_tests::process::{self, Running};
 use ferrowarp_tests::skip;
 
@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 /// The compiled program; `None` without the library that it links.
 fn host_program() -> Option<&'static Path> {
     static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let built = BUILT.get_or_init(|| ferrowarp_tests::host_program::build().unwrap());
+    let built = BUILT.get_or_init(|| ferrowarp_tests::host_program_build::build().unwrap());
     if built.is_none() {
         skip(BUILD_HINT);
     }

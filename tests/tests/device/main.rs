@@ -7,7 +7,7 @@ mod iwlink;
 mod kernel_tcp;
 mod open_vswitch;
 mod programs;
-mod shards;
+mod sharded_ports;
 mod stalled_clients;
 mod tap;
 mod two_processes;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::raw::{Fixture, PORT, Peer, mpa_request};
+use ferrowarp_tests::raw::{PORT, Peer, SegmentFixture, mpa_request};
 
 const MSS: u16 = 1460;
 /// More than the backlog, and than the connection requests that may await the application's
@@ -14,12 +14,12 @@ const MSS: u16 = 1460;
 const SILENT_COUNT: u16 = 1000;
 
 /// Peers on distinct ports that have completed the handshake.
-fn silent_peers(fx: &mut Fixture, count: u16) -> Vec<Peer> {
+fn silent_peers(fx: &mut SegmentFixture, count: u16) -> Vec<Peer> {
     (0..count).map(|at| Peer::connect(fx, 10_000 + at, MSS)).collect()
 }
 
 /// A well-behaved peer is served at once: its request is reported, accepted and answered.
-fn expect_served(fx: &mut Fixture, port: u16) {
+fn expect_served(fx: &mut SegmentFixture, port: u16) {
     let asked_at = fx.now;
     let mut peer = Peer::connect(fx, port, MSS);
     peer.start_mpa(fx);
@@ -28,7 +28,7 @@ fn expect_served(fx: &mut Fixture, port: u16) {
 }
 
 /// Advances time, firing timers.
-fn advance(fx: &mut Fixture, ns: u64) {
+fn advance(fx: &mut SegmentFixture, ns: u64) {
     let end = fx.now + ns;
     while fx.now < end {
         fx.now = (fx.now + 10 * MILLISECOND).min(end);
@@ -39,7 +39,7 @@ fn advance(fx: &mut Fixture, ns: u64) {
 
 #[test]
 fn silent_peers_do_not_occupy_the_backlog() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     silent_peers(&mut fx, SILENT_COUNT);
     assert_eq!(fx.engine.usage().awaiting_request, usize::from(SILENT_COUNT));
     expect_served(&mut fx, 5000);
@@ -50,7 +50,7 @@ fn silent_peers_do_not_occupy_the_backlog() {
 
 #[test]
 fn partial_requests_do_not_occupy_the_backlog() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     for mut peer in silent_peers(&mut fx, SILENT_COUNT) {
         peer.send(&mut fx, &mpa_request()[..19]);
         fx.poll();
@@ -63,7 +63,7 @@ fn partial_requests_do_not_occupy_the_backlog() {
 
 #[test]
 fn request_sent_byte_by_byte_hits_the_startup_timeout() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peers = silent_peers(&mut fx, 100);
     for at in 0..10 {
         for peer in &mut peers {
@@ -80,7 +80,7 @@ fn request_sent_byte_by_byte_hits_the_startup_timeout() {
 
 #[test]
 fn requests_followed_by_rst_leave_the_backlog() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     for mut peer in silent_peers(&mut fx, SILENT_COUNT) {
         peer.send(&mut fx, &mpa_request());
         peer.send_segment(&fx, Flags::RST, peer.tcp.snd_nxt, &[]);
@@ -102,7 +102,7 @@ fn requests_followed_by_rst_leave_the_backlog() {
 
 #[test]
 fn events_of_destroyed_qps_are_freed() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     for at in 0..1000 {
         let mut peer = Peer::connect(&mut fx, 10_000 + at, MSS);
         peer.send(&mut fx, &mpa_request());
@@ -123,7 +123,7 @@ fn events_of_destroyed_qps_are_freed() {
 #[test]
 fn silent_connections_are_bounded_and_the_oldest_is_reset_first() {
     const BOUND: usize = 100;
-    let mut fx = Fixture::new(|config| config.awaiting_request_max = BOUND);
+    let mut fx = SegmentFixture::new(|config| config.awaiting_request_max = BOUND);
     let mut peers = silent_peers(&mut fx, 250);
     assert_eq!(fx.engine.usage().awaiting_request, BOUND);
     assert_eq!(fx.engine.counters().requests_evicted, 150);
@@ -135,7 +135,7 @@ fn silent_connections_are_bounded_and_the_oldest_is_reset_first() {
 #[test]
 fn flood_from_one_address_evicts_only_its_own_connections() {
     const BOUND: usize = 100;
-    let mut fx = Fixture::new(|config| config.awaiting_request_max = BOUND);
+    let mut fx = SegmentFixture::new(|config| config.awaiting_request_max = BOUND);
     let legitimate: IpAddr = Ipv4Addr::new(198, 18, 0, 77).into();
     let mut legitimate = Peer::at(legitimate, 5000);
     legitimate.handshake(&mut fx, MSS);
@@ -151,7 +151,7 @@ fn flood_from_one_address_evicts_only_its_own_connections() {
 
 #[test]
 fn complete_request_waits_while_the_backlog_is_full() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     fx.engine.unlisten(PORT);
     fx.engine.listen(PORT, 2).unwrap();
     let mut peers = silent_peers(&mut fx, 5);

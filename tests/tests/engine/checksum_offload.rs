@@ -12,15 +12,15 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::Frame;
-use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
-use ferrowarp_tests::sim::frames::PortOffload;
+use ferrowarp_tests::manual_tcp_peer::{MACS, TcpPeer};
+use ferrowarp_tests::raw::{PORT, SegmentFixture, device, mpa_request};
+use ferrowarp_tests::sim::heap_device::PortOffload;
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address, address_v6};
-use ferrowarp_tests::tcp_peer::{MACS, TcpPeer};
 
 /// An engine on a port with checksum offload, and a hand-made peer.
 struct OffloadFixture {
-    base: Fixture,
+    base: SegmentFixture,
     peer: TcpPeer,
     tagged: bool,
     /// Flags of the frames sent, and whether each had payload.
@@ -38,7 +38,7 @@ impl OffloadFixture {
         let mut config = EngineConfig::new(ip(1), if ipv6 { 64 } else { 24 }, 7);
         config.vlan = vlan;
         change(&mut config);
-        let base = Fixture::with_device(device, config);
+        let base = SegmentFixture::with_device(device, config);
         let remote = SocketAddr::new(ip(1), PORT);
         let tuple = FourTuple { local: SocketAddr::new(ip(0), 5000), remote };
         let link = EthernetLink { mac: MACS[0], vlan };

@@ -7,7 +7,7 @@ use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
+use ferrowarp_tests::compliance::fixture::{FpduFixture, PORT};
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, read_response, send, sent_opcodes, wc_statuses,
 };
@@ -17,8 +17,8 @@ use ferrowarp_tests::peer::{Header, fpdu, opcode};
 const FIN: Flags = Flags(Flags::ACK.0 | Flags::FIN.0);
 
 /// A connection that stays open after the peer's FIN.
-fn connected_with_half_close() -> Fixture {
-    let mut fx = Fixture::new();
+fn connected_with_half_close() -> FpduFixture {
+    let mut fx = FpduFixture::new();
     fx.inject(&[b"MPA ID Req Frame", &[0x50, 2, 0, 4, 0, 4, 0, 4][..]].concat());
     fx.accept(&conn_param(|it| {
         it.ird = 4;
@@ -31,30 +31,30 @@ fn connected_with_half_close() -> Fixture {
     fx
 }
 
-fn close(fx: &mut Fixture) {
+fn close(fx: &mut FpduFixture) {
     let qp = fx.qp();
     fx.engine.close(fx.now, qp).unwrap();
 }
 
-fn half_close(fx: &mut Fixture) {
+fn half_close(fx: &mut FpduFixture) {
     let qp = fx.qp();
     fx.engine.half_close(fx.now, qp).unwrap();
 }
 
 /// FINs sent by the stack, retransmissions included.
-fn fins_sent(fx: &Fixture) -> usize {
+fn fins_sent(fx: &FpduFixture) -> usize {
     let is_fin = |frame: &&Vec<u8>| frame[34..36] == PORT.to_be_bytes() && frame[47] & 1 != 0;
     fx.frames.iter().filter(is_fin).count()
 }
 
-fn advance_seconds(fx: &mut Fixture, seconds: u64) {
+fn advance_seconds(fx: &mut FpduFixture, seconds: u64) {
     for _ in 0..seconds {
         fx.now = fx.now + SECOND;
         fx.take_sent();
     }
 }
 
-fn state(fx: &Fixture) -> QpState {
+fn state(fx: &FpduFixture) -> QpState {
     fx.engine.qp_state(fx.qp())
 }
 
@@ -295,7 +295,7 @@ fn graceful_close_can_be_aborted() {
 
 #[test]
 fn half_closed_connection_lasts_until_close_or_abort() {
-    let enders: [fn(&mut Fixture); 3] = [
+    let enders: [fn(&mut FpduFixture); 3] = [
         close,
         |fx| fx.engine.disconnect(fx.now, fx.qp()).unwrap(),
         |fx| fx.engine.terminate(fx.now, fx.qp(), Abort::Stream).unwrap(),

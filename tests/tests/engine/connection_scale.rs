@@ -10,7 +10,7 @@
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
-use ferrowarp_tests::sim::frames::PoolSizes;
+use ferrowarp_tests::sim::heap_device::PoolSizes;
 use ferrowarp_tests::sim::pairs::{CQ, handshake, qp_init, register};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use ferrowarp_tests::{process, test_name};

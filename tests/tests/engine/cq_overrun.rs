@@ -13,7 +13,9 @@ use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_tests::longest_poll::LongestPoll;
-use ferrowarp_tests::raw::{self, CQ, Fixture, PD, Peer, mpa_request, recv_wr, untagged_fpdu};
+use ferrowarp_tests::raw::{
+    self, CQ, PD, Peer, SegmentFixture, mpa_request, recv_wr, untagged_fpdu,
+};
 use ferrowarp_tests::sim::world::address;
 
 const COUNT: usize = 10_000;
@@ -26,7 +28,7 @@ fn init(cq: CqId) -> QpInit {
 }
 
 /// Connects a queue pair with completions to `cq`, and receives posted.
-fn connected(fx: &mut Fixture, port: u16, cq: CqId) -> (Peer, QpId) {
+fn connected(fx: &mut SegmentFixture, port: u16, cq: CqId) -> (Peer, QpId) {
     let mut peer = Peer::connect(fx, port, 1460);
     peer.send(fx, &mpa_request());
     let request = fx.connect_request();
@@ -41,7 +43,7 @@ fn connected(fx: &mut Fixture, port: u16, cq: CqId) -> (Peer, QpId) {
 }
 
 struct Overrun {
-    fx: Fixture,
+    fx: SegmentFixture,
     /// Not connected, each with a receive to flush.
     idle: Vec<QpId>,
     /// Peers and queue pairs: the one that overruns the queue, one behind all others in the
@@ -51,7 +53,7 @@ struct Overrun {
 
 impl Overrun {
     fn new() -> Self {
-        let mut fx = Fixture::new(|config| config.qps_max = COUNT + 3);
+        let mut fx = SegmentFixture::new(|config| config.qps_max = COUNT + 3);
         let first = connected(&mut fx, 5000, CQ);
         let other = connected(&mut fx, 5001, CqId(1));
         let create = |_| {

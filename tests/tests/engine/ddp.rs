@@ -5,7 +5,7 @@ use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::compliance::fixture::Fixture;
+use ferrowarp_tests::compliance::fixture::FpduFixture;
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, connected_for_each_path, elements, read_request, send_of, write_of,
 };
@@ -37,7 +37,7 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
 
 /// Segments of a Send of `len` bytes: L bit, queue number, MSN, MO and payload of each.
 fn segments_of_send(emss: u16, len: usize, halved: bool) -> Vec<(bool, u32, u32, u32, Vec<u8>)> {
-    let mut fx = Fixture::connected(emss, 4, 4);
+    let mut fx = FpduFixture::connected(emss, 4, 4);
     fx.arena.write(0, &pattern(0, len));
     fx.post_op(1, send_of(&elements(&fx, len, halved)));
     fx.sent_messages()
@@ -91,7 +91,7 @@ fn only_the_final_segment_has_the_l_bit() {
         assert!(others.iter().all(|segment| segment.3 < last.3), "{len} bytes");
         assert!(len == 0 || !last.4.is_empty(), "{len} bytes");
         // The same for a Write, and for a response to the peer's Read.
-        let mut fx = Fixture::connected(300, 4, 4);
+        let mut fx = FpduFixture::connected(300, 4, 4);
         let len_32 = u32::try_from(len).unwrap();
         fx.post_op(1, write_of(&elements(&fx, len, halved)));
         fx.inject_ulpdu(&read_request(1, fx.mem_stag, 0, len_32, 0));
@@ -125,7 +125,7 @@ fn only_the_final_segment_has_the_l_bit() {
 // req-test: DDP-077, DDP-078, DDP-084, DDP-085, DDP-079
 #[test]
 fn segments_of_a_send_share_qn_and_msn() {
-    let mut fx = Fixture::connected(300, 4, 4);
+    let mut fx = FpduFixture::connected(300, 4, 4);
     fx.post_send(1, 0, 1000);
     fx.post_read(2, 2000, 10, PEER_STAG, 0);
     fx.post_send(3, 0, 1000);
@@ -146,7 +146,7 @@ fn segments_of_a_send_share_qn_and_msn() {
 // req-test: DDP-053, DDP-055, DDP-071, DDP-073, DDP-056
 #[test]
 fn segments_of_a_message_share_rsvd_ulp() {
-    let mut fx = Fixture::connected(300, 4, 4);
+    let mut fx = FpduFixture::connected(300, 4, 4);
     let payload = Payload::Gather([Sge { addr: 0, len: 900, lkey: fx.mem_stag }].into());
     fx.post_op(1, Operation::Send { payload, solicited: true, invalidate: Some(0xa1b2_c3d4) });
     fx.post_write(2, 0, 900, PEER_STAG, 5);
@@ -176,7 +176,7 @@ fn segments_of_a_write_share_the_stag_and_advance_to() {
         (PEER_STAG, 0x0001_ffff_fe00, false),
         (PEER_STAG, 0x0001_ffff_fa00, true),
     ] {
-        let mut fx = Fixture::connected(537, 4, 4);
+        let mut fx = FpduFixture::connected(537, 4, 4);
         fx.arena.write(0, &pattern(0, 2048));
         let payload = Payload::gather(&elements(&fx, 2048, halved)).unwrap();
         fx.post_op(1, Operation::Write { payload, rkey: stag, remote: to });
@@ -196,7 +196,7 @@ fn segments_of_a_write_share_the_stag_and_advance_to() {
 fn segments_fill_mulpdu() {
     let sizes = [200usize, 536, 537, 1448, 1460].into_iter();
     for (emss, halved) in sizes.flat_map(|emss| [(emss, false), (emss, true)]) {
-        let mut fx = Fixture::connected(u16::try_from(emss).unwrap(), 4, 4);
+        let mut fx = FpduFixture::connected(u16::try_from(emss).unwrap(), 4, 4);
         fx.post_op(1, send_of(&elements(&fx, 20_000, halved)));
         fx.post_op(2, write_of(&elements(&fx, 20_000, halved)));
         for header_len in [HEADER_LENS.1, HEADER_LENS.0] {
@@ -213,7 +213,7 @@ fn segments_fill_mulpdu() {
 // req-test: DDP-044, RDMAP-059
 #[test]
 fn reserved_fields_are_sent_as_zero() {
-    let mut fx = Fixture::connected(300, 4, 4);
+    let mut fx = FpduFixture::connected(300, 4, 4);
     fx.post_send(1, 0, 900);
     fx.post_write(2, 0, 900, PEER_STAG, 5);
     fx.post_read(3, 0, 9, PEER_STAG, 5);
@@ -587,7 +587,7 @@ fn rst_flushes_each_request_once_without_terminate() {
 // req-test: DDP-136
 #[test]
 fn rst_ends_an_rdmac_stream() {
-    let mut fx = Fixture::new();
+    let mut fx = FpduFixture::new();
     fx.inject(b"MPA ID Req Frame\xc0\0\0\0");
     fx.accept(&ConnParam::default());
     let event = fx.engine.next_event();
@@ -653,7 +653,7 @@ fn fpdu_with_bad_crc_is_not_placed_and_terminates() {
     for bit in [0, 13, 100, 8 * 19, 8 * 31, 8 * 33] {
         for has_markers in [false, true] {
             let mut fx =
-                if has_markers { Fixture::connected_with_markers(1460) } else { connected() };
+                if has_markers { FpduFixture::connected_with_markers(1460) } else { connected() };
             let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
             let write = write_segment(stag, 0, true, b"guarded bytes!");
             // 24 bytes were sent, and no marker is due.

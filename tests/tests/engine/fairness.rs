@@ -14,8 +14,8 @@ use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::{Flags, Segment};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::longest_poll::LongestPoll;
-use ferrowarp_tests::raw::{Fixture, Peer, recv_wr, untagged_fpdu};
-use ferrowarp_tests::sim::frames::{PoolSizes, TX_QUEUE_LEN, prefetched_bytes};
+use ferrowarp_tests::raw::{Peer, SegmentFixture, recv_wr, untagged_fpdu};
+use ferrowarp_tests::sim::heap_device::{PoolSizes, TX_QUEUE_LEN, prefetched_bytes};
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::{self, CQ, PORT, connect_new, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
@@ -136,7 +136,7 @@ fn window_growth_of_idle_connections_is_reclaimed() {
 #[test]
 fn filled_gap_is_delivered_over_several_polls() {
     const PIECES_PER_PASS: usize = 256;
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peers = [5000, 5001].map(|port| Peer::connect(&mut fx, port, 1460));
     let qps = [0, 1].map(|index: usize| peers[index].start_mpa(&mut fx));
     let send = Opcode::Send { invalidate: false, solicited: false };
@@ -153,7 +153,7 @@ fn filled_gap_is_delivered_over_several_polls() {
         }
     }
     fx.settle();
-    let held = |fx: &Fixture| fx.engine.ooo_usage().1 / 256;
+    let held = |fx: &SegmentFixture| fx.engine.ooo_usage().1 / 256;
     let mut before = held(&fx);
     assert_eq!(before, 2 * (fpdu.len() - 1));
     for peer in &peers {
@@ -425,7 +425,7 @@ fn short_segments_hold_no_scarce_frames() {
 #[test]
 fn pass_acknowledges_all_that_it_receives() {
     const COUNT: u16 = 30;
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peers: Vec<_> = (0..COUNT).map(|at| Peer::connect(&mut fx, 5000 + at, 1460)).collect();
     let send = Opcode::Send { invalidate: false, solicited: false };
     let fpdu = untagged_fpdu(send, 0, 1, &[7; 100]);

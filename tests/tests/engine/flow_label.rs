@@ -6,15 +6,15 @@ use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Options};
-use ferrowarp_tests::raw::{Fixture, PORT, device, mpa_request};
+use ferrowarp_tests::manual_tcp_peer::TcpPeer;
+use ferrowarp_tests::raw::{PORT, SegmentFixture, device, mpa_request};
 use ferrowarp_tests::sim::world::address_v6;
-use ferrowarp_tests::tcp_peer::TcpPeer;
 
 /// Flow labels of the engine's replies to segments from a peer's port.
 fn labels(half_open_max: usize, port: u16, segments: &[(Flags, &[u8])]) -> BTreeSet<u32> {
     let mut config = EngineConfig::new(address_v6(1), 64, 7);
     config.half_open_max = half_open_max;
-    let mut fx = Fixture::with_device(device(64), config);
+    let mut fx = SegmentFixture::with_device(device(64), config);
     let local = (address_v6(0), port).into();
     let tuple = FourTuple { local, remote: (address_v6(1), PORT).into() };
     let mut peer = TcpPeer::new(tuple, Seq(9));

@@ -14,7 +14,7 @@ use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
 use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw;
-use ferrowarp_tests::sim::frames::HeapDevice;
+use ferrowarp_tests::sim::heap_device::HeapDevice;
 use ferrowarp_tests::sim::pairs::PD;
 use ferrowarp_tests::sim::world::address;
 

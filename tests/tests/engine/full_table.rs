@@ -7,13 +7,13 @@ use ferrowarp_proto::verbs::cm::Abort;
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
-use ferrowarp_tests::raw::{CQ, Fixture, Peer, empty_write_fpdu};
+use ferrowarp_tests::raw::{CQ, Peer, SegmentFixture, empty_write_fpdu};
 use ferrowarp_tests::sim::pairs::send;
 
 const MSS: u16 = 1460;
 
 /// Puts SYNs from forged sources on the wire, and polls.
-fn forge_syns(fx: &mut Fixture) {
+fn forge_syns(fx: &mut SegmentFixture) {
     for host in 1..=20 {
         let source: IpAddr = Ipv4Addr::new(198, 18, 7, host).into();
         let forged = Peer::at(source, 7000);
@@ -24,8 +24,8 @@ fn forge_syns(fx: &mut Fixture) {
 }
 
 /// A table for two connections that is full. The second one may send.
-fn full_table() -> (Fixture, [(Peer, QpId); 2]) {
-    let mut fx = Fixture::new(|config| config.connections_max = 2);
+fn full_table() -> (SegmentFixture, [(Peer, QpId); 2]) {
+    let mut fx = SegmentFixture::new(|config| config.connections_max = 2);
     let ends = [5000, 5001].map(|port| {
         let mut peer = Peer::connect(&mut fx, port, MSS);
         let qp = peer.start_mpa(&mut fx);
@@ -37,7 +37,7 @@ fn full_table() -> (Fixture, [(Peer, QpId); 2]) {
 }
 
 /// Lets the engine retransmit to a peer that acknowledges.
-fn retransmit(fx: &mut Fixture, peer: &mut Peer) {
+fn retransmit(fx: &mut SegmentFixture, peer: &mut Peer) {
     let end = fx.now + SECOND;
     while fx.now < end {
         fx.now = fx.engine.deadline().map_or(end, |at| at.clamp(fx.now, end));
@@ -50,7 +50,7 @@ fn retransmit(fx: &mut Fixture, peer: &mut Peer) {
 
 #[test]
 fn full_table_keeps_ended_connections_until_the_peer_has_all_data() {
-    let ends: [fn(&mut Fixture, QpId); 3] = [
+    let ends: [fn(&mut SegmentFixture, QpId); 3] = [
         |fx, qp| fx.engine.disconnect(fx.now, qp).unwrap(),
         |fx, qp| fx.engine.destroy_qp(fx.now, qp),
         |fx, qp| fx.engine.terminate(fx.now, qp, Abort::Stream).unwrap(),

@@ -9,8 +9,8 @@ use ferrowarp_proto::wire::mpa::{Enhanced, FrameKind, Startup};
 use ferrowarp_proto::wire::rdmap::{Opcode, ReadRequest};
 use ferrowarp_proto::wire::terminate::Terminate;
 use ferrowarp_tests::capture;
-use ferrowarp_tests::compliance::fixture::Fixture;
-use ferrowarp_tests::compliance::golden::{Step, exchanges, headers};
+use ferrowarp_tests::compliance::fixture::FpduFixture;
+use ferrowarp_tests::compliance::golden_exchange::{Step, exchanges, headers};
 use ferrowarp_tests::pcap::PcapWriter;
 use ferrowarp_tests::process;
 use ferrowarp_tests::sim::world::address;
@@ -200,7 +200,7 @@ fn mpa_startup_frames() {
 fn replay(names: &[&str]) {
     let all = exchanges(root()).unwrap();
     for name in names {
-        Fixture::new().run(name, &all[*name]);
+        FpduFixture::new().run(name, &all[*name]);
     }
 }
 
@@ -293,7 +293,7 @@ fn every_exchange() {
     let exchanges = exchanges(root()).unwrap();
     assert!(exchanges.len() >= 10, "{} exchanges", exchanges.len());
     for (name, steps) in exchanges {
-        Fixture::new().run(&name, &steps);
+        FpduFixture::new().run(&name, &steps);
     }
 }
 
@@ -310,7 +310,7 @@ fn tshark_accepts_all_exchanges() {
     let exchanges = exchanges(root()).unwrap();
     // Ports that no other dissector claims.
     for (port, (name, steps)) in (50_000..).zip(&exchanges) {
-        let mut fx = Fixture::new();
+        let mut fx = FpduFixture::new();
         fx.peer_port = port;
         fx.run(name, steps);
         for frame in std::mem::take(&mut fx.frames) {

@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::net::icmp_error::{IcmpError, IcmpErrorKind};
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
+use ferrowarp_tests::compliance::fixture::{FpduFixture, PORT};
 use ferrowarp_tests::compliance::messages::connected;
 use ferrowarp_tests::ip;
 
@@ -10,7 +10,7 @@ use ferrowarp_tests::ip;
 const FIRST_LEN: usize = 800;
 
 /// One of the two fragments of a segment of the peer.
-fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
+fn fragment(fx: &FpduFixture, id: u16, is_first: bool) -> Vec<u8> {
     let frame = fx.build_frame(|_| {}, &[7; 1200]);
     let (headers, segment) = frame.split_at(34);
     let (first, rest) = segment.split_at(FIRST_LEN);
@@ -25,7 +25,7 @@ fn fragment(fx: &Fixture, id: u16, is_first: bool) -> Vec<u8> {
 }
 
 /// Injects a fragment; returns the ICMP errors sent.
-fn errors(fx: &mut Fixture, frame: Vec<u8>) -> Vec<IcmpError> {
+fn errors(fx: &mut FpduFixture, frame: Vec<u8>) -> Vec<IcmpError> {
     fx.engine.device().inbound.borrow_mut().push_back(frame);
     fx.drive();
     let sent: Vec<Vec<u8>> = fx.engine.device().outbound.borrow_mut().drain(..).collect();

@@ -9,23 +9,23 @@ use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::longest_poll::LongestPoll;
-use ferrowarp_tests::raw::{Fixture, PORT, device, empty_write_fpdu, mpa_request};
+use ferrowarp_tests::manual_tcp_peer::TcpPeer;
+use ferrowarp_tests::raw::{PORT, SegmentFixture, device, empty_write_fpdu, mpa_request};
 use ferrowarp_tests::sim::pairs::qp_init;
 use ferrowarp_tests::sim::world::{World, WorldOptions, address};
-use ferrowarp_tests::tcp_peer::TcpPeer;
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
-fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
+fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> SegmentFixture {
     let mut config = EngineConfig::new(address(1), 24, 7);
     // The engine sends FIN right after a reject, and so closes first.
     config.siw_reject_fin_delay_ns = 0;
     change(&mut config);
-    Fixture::with_device(device(256), config)
+    SegmentFixture::with_device(device(256), config)
 }
 
 /// SYNs from `count` spoofed addresses and ports.
-fn flood(fx: &mut Fixture, from: u32, count: u32) {
+fn flood(fx: &mut SegmentFixture, from: u32, count: u32) {
     for i in from..from + count {
         let source = Ipv4Addr::from_bits(0x0a00_0000 + i % 60_000);
         let port = 1024 + u16::try_from(i / 60_000).unwrap();
@@ -74,18 +74,18 @@ impl Peer {
         }
     }
 
-    fn send_segment(&self, fx: &Fixture, fields: &Fields, payload: &[u8]) {
+    fn send_segment(&self, fx: &SegmentFixture, fields: &Fields, payload: &[u8]) {
         fx.inject(self.tcp.build_frame(fields, payload));
     }
 
     /// The segments that the engine has sent to this peer; those to others are lost.
-    fn take_segments(&self, fx: &Fixture) -> Vec<Segment> {
+    fn take_segments(&self, fx: &SegmentFixture) -> Vec<Segment> {
         let segments = fx.take_segments().into_iter().map(|(segment, _)| segment);
         segments.filter(|segment| segment.tuple.local == self.tcp.tuple.local).collect()
     }
 
     /// Sends a SYN and processes the SYN-ACK.
-    fn syn(&mut self, fx: &mut Fixture) -> Segment {
+    fn syn(&mut self, fx: &mut SegmentFixture) -> Segment {
         self.send_segment(fx, &self.tcp.fields(Flags::SYN, self.syn_options()), &[]);
         fx.process();
         let answer = self.take_segments(fx).pop().expect("an answer");
@@ -98,7 +98,7 @@ impl Peer {
     }
 
     /// Sends bytes in order with an ACK.
-    fn send(&mut self, fx: &mut Fixture, flags: Flags, payload: &[u8]) -> Vec<Segment> {
+    fn send(&mut self, fx: &mut SegmentFixture, flags: Flags, payload: &[u8]) -> Vec<Segment> {
         self.ts.0 += 1;
         let options = Options::timestamps(Some(self.ts));
         self.send_segment(fx, &self.tcp.fields(Flags::ACK | flags, options), payload);
@@ -114,13 +114,13 @@ impl Peer {
     }
 
     /// Connects, sends the MPA request, and is accepted.
-    fn connect(&mut self, fx: &mut Fixture) -> Segment {
+    fn connect(&mut self, fx: &mut SegmentFixture) -> Segment {
         let answer = self.syn(fx);
         self.start_mpa(fx);
         answer
     }
 
-    fn start_mpa(&mut self, fx: &mut Fixture) {
+    fn start_mpa(&mut self, fx: &mut SegmentFixture) {
         self.send(fx, Flags::default(), &mpa_request());
         let request = fx.connect_request();
         let qp = fx.engine.create_qp(qp_init(16, 16)).unwrap();
@@ -129,7 +129,7 @@ impl Peer {
     }
 
     /// The negotiated options are in effect: window scale, SACK, timestamps.
-    fn check_negotiated_options(&mut self, fx: &mut Fixture, answer: &Segment) {
+    fn check_negotiated_options(&mut self, fx: &mut SegmentFixture, answer: &Segment) {
         fx.process();
         let opened = self.take_segments(fx);
         let shift = answer.options.wscale.expect("the engine scales");
@@ -149,7 +149,7 @@ impl Peer {
     }
 }
 
-fn under_pressure() -> Fixture {
+fn under_pressure() -> SegmentFixture {
     let mut fx = new_fixture(|config| {
         config.half_open_per_listener_max = 8;
         config.startup_timeout_ns = 2 * SECOND;
@@ -451,7 +451,7 @@ fn listener_drops_invalid_flag_combinations() {
 }
 
 /// Brings the engine's end of a connection to TIME-WAIT: it rejects, and closes first.
-fn to_time_wait(fx: &mut Fixture, port: u16) -> Peer {
+fn to_time_wait(fx: &mut SegmentFixture, port: u16) -> Peer {
     let mut peer = Peer::well_behaved(port);
     peer.syn(fx);
     peer.send(fx, Flags::default(), &mpa_request());

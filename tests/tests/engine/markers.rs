@@ -4,7 +4,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, Start};
 use ferrowarp_proto::verbs::wc::WcOpcode;
-use ferrowarp_tests::compliance::fixture::{Fixture, PORT};
+use ferrowarp_tests::compliance::fixture::{FpduFixture, PORT};
 use ferrowarp_tests::compliance::messages::PEER_STAG;
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::pattern;
@@ -12,13 +12,13 @@ use ferrowarp_tests::peer::{Header, marked_fpdu};
 
 /// A connection with markers in both directions, and the bytes of FPDUs that the peer has sent.
 struct MarkedConnection {
-    fx: Fixture,
+    fx: FpduFixture,
     sent: u64,
 }
 
 impl MarkedConnection {
     fn new(mss: u16) -> Self {
-        Self { fx: Fixture::connected_with_markers(mss), sent: 24 }
+        Self { fx: FpduFixture::connected_with_markers(mss), sent: 24 }
     }
 
     /// Builds the peer's next FPDU without sending it.
@@ -185,7 +185,7 @@ fn old_fpdu_before_new_data_is_not_placed_by_its_marker() {
 #[test]
 fn gaps_between_placed_fpdus_are_bounded_by_the_pool() {
     const COUNT: usize = 240;
-    let fx = Fixture::with_config(1500, |config| {
+    let fx = FpduFixture::with_config(1500, |config| {
         (config.ooo_frames_max, config.ooo_bytes_max) = (0, 8192);
     });
     let mut end = MarkedConnection { fx: fx.connect_with_markers(1460), sent: 24 };
@@ -209,7 +209,7 @@ fn gaps_between_placed_fpdus_are_bounded_by_the_pool() {
 
 #[test]
 fn nothing_is_placed_ooo_without_markers() {
-    let mut fx = Fixture::connected(1460, 4, 4);
+    let mut fx = FpduFixture::connected(1460, 4, 4);
     let stag = fx.register(4096, 4096, Access::ALL, false);
     let fpdu = |to| {
         let ulpdu = Header::write(stag, to, true).encode(&pattern(0, 1000));
@@ -305,7 +305,7 @@ fn marked_fpdu_is_reassembled_from_reversed_sub_segments() {
 #[test]
 fn fpdu_longer_than_the_mtu_spans_segments() {
     let mut end =
-        MarkedConnection { fx: Fixture::with_mtu(104).connect_with_markers(64), sent: 24 };
+        MarkedConnection { fx: FpduFixture::with_mtu(104).connect_with_markers(64), sent: 24 };
     let stag = end.fx.register(4096, 4096, Access::ALL, false);
     // The first FPDU has 140 bytes; the second is longer and contains two markers.
     for (to, len) in [(4096, 120), (5000u16, 1000)] {
@@ -330,8 +330,8 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
 }
 
 /// A connection in streaming mode, and the event that accepting it reports.
-fn accept_unframed(start: Start, first: &[u8]) -> (Fixture, Option<Event>) {
-    let mut fx = Fixture::new();
+fn accept_unframed(start: Start, first: &[u8]) -> (FpduFixture, Option<Event>) {
+    let mut fx = FpduFixture::new();
     fx.engine.unlisten(PORT);
     fx.engine.listen_unframed(PORT, 4).unwrap();
     fx.inject(first);

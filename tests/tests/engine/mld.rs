@@ -7,7 +7,7 @@ use ferrowarp_proto::net::ndp::solicited_node;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
 use ferrowarp_tests::frame::is_membership_report;
 use ferrowarp_tests::ip;
-use ferrowarp_tests::raw::{Fixture, device};
+use ferrowarp_tests::raw::{SegmentFixture, device};
 use ferrowarp_tests::sim::world::{address, address_v6};
 
 const QUERIER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
@@ -16,14 +16,14 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const TYPE: usize = 14 + 48;
 const RECORD: usize = TYPE + 8;
 
-fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> Fixture {
+fn new_fixture(change: impl FnOnce(&mut EngineConfig)) -> SegmentFixture {
     let mut config = EngineConfig::new(address_v6(1), 64, 7);
     change(&mut config);
-    Fixture::with_device(device(64), config)
+    SegmentFixture::with_device(device(64), config)
 }
 
 /// Advances time; returns the reports sent, with their times.
-fn reports_within(fx: &mut Fixture, ns: u64) -> Vec<(Instant, Vec<u8>)> {
+fn reports_within(fx: &mut SegmentFixture, ns: u64) -> Vec<(Instant, Vec<u8>)> {
     let (end, mut reports) = (fx.now + ns, Vec::new());
     while fx.now < end {
         fx.drive();
@@ -38,7 +38,7 @@ fn reports_within(fx: &mut Fixture, ns: u64) -> Vec<(Instant, Vec<u8>)> {
     reports
 }
 
-fn inject_query(fx: &Fixture, len: u8, delay_ms: u16, group: Ipv6Addr) {
+fn inject_query(fx: &SegmentFixture, len: u8, delay_ms: u16, group: Ipv6Addr) {
     let dst = if group.is_unspecified() { ALL_NODES } else { group };
     let mut message = vec![0; usize::from(len)];
     message[0] = 130;

@@ -6,7 +6,7 @@ use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
+use ferrowarp_tests::compliance::fixture::{FpduFixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, elements, send_of, write_of};
 use ferrowarp_tests::peer::{Header, fpdu, marked_fpdu};
 use rand::rngs::SmallRng;
@@ -18,7 +18,7 @@ fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Posts a Send of the first `len` bytes, in one element or in two: [`elements`].
-fn post_send_of(fx: &mut Fixture, wr_id: u32, len: usize, halved: bool) {
+fn post_send_of(fx: &mut FpduFixture, wr_id: u32, len: usize, halved: bool) {
     let operation = send_of(&elements(fx, len, halved));
     fx.post_op(wr_id, operation);
 }
@@ -29,12 +29,12 @@ fn either_way<T: Copy>(of: T) -> [(T, bool); 2] {
 }
 
 /// The lengths of the ULPDUs in each segment.
-fn ulpdu_lens(fx: &mut Fixture) -> Vec<Vec<usize>> {
+fn ulpdu_lens(fx: &mut FpduFixture) -> Vec<Vec<usize>> {
     segments(fx).iter().map(|segment| segment.iter().map(Vec::len).collect()).collect()
 }
 
 /// The ULPDUs of each segment; every segment consists of whole FPDUs.
-fn segments(fx: &mut Fixture) -> Vec<Vec<Vec<u8>>> {
+fn segments(fx: &mut FpduFixture) -> Vec<Vec<Vec<u8>>> {
     fx.sent_ulpdus();
     std::mem::take(&mut fx.segments)
         .iter()
@@ -50,7 +50,7 @@ fn segments(fx: &mut Fixture) -> Vec<Vec<Vec<u8>>> {
 #[test]
 fn fpdus_align_with_segments() {
     for (emss, halved) in [536u16, 1448, 1460].into_iter().flat_map(either_way) {
-        let mut fx = Fixture::connected(emss, 4, 4);
+        let mut fx = FpduFixture::connected(emss, 4, 4);
         let operation = write_of(&elements(&fx, 60_000, halved));
         fx.post_op(1, operation);
         fx.sent_ulpdus();
@@ -114,7 +114,7 @@ fn pieces_in_a_path_mtu_probe_have_the_minimum_mulpdu() {
     // Segments of 1,240 bytes, and a probe of 1,460. Its first FPDU leaves 220 bytes; the rest of
     // the first message leaves 136 of these, or 132.
     for (rest, piece) in [(60, Some(130)), (61, None)] {
-        let mut fx = Fixture::with_config(1500, |config| {
+        let mut fx = FpduFixture::with_config(1500, |config| {
             config.tcp.path_mtu.probe = Probing::Always;
         });
         fx.connect(4, 4);
@@ -227,7 +227,8 @@ fn segment_with_partial_and_whole_fpdus_is_deframed() {
         }
         fx.inject(&parts[0][..head]);
         fx.inject(&[&parts[0][head..], &parts[1], &parts[2][..tail]].concat());
-        let lens = |fx: &mut Fixture| fx.poll_cq().iter().map(|wc| wc.byte_len).collect::<Vec<_>>();
+        let lens =
+            |fx: &mut FpduFixture| fx.poll_cq().iter().map(|wc| wc.byte_len).collect::<Vec<_>>();
         assert_eq!(lens(&mut fx), [5, 6]);
         fx.inject(&[&parts[2][tail..], &send(4, b"fourth")[..], &send(5, b"fifth")].concat());
         assert_eq!(lens(&mut fx), [5, 6, 5]);
@@ -275,7 +276,7 @@ fn nothing_is_placed_before_the_crc_check() {
     // Longer than the distance of markers.
     const LEN: usize = 600;
     for marked in [false, true] {
-        let mut fx = if marked { Fixture::connected_with_markers(1460) } else { connected() };
+        let mut fx = if marked { FpduFixture::connected_with_markers(1460) } else { connected() };
         let stag = fx.register(0, 2 * LEN as u64, Access::REMOTE_WRITE, false);
         let mut sent = 24;
         let mut fpdu = |to: usize| {
@@ -304,7 +305,7 @@ fn nothing_is_placed_before_the_crc_check() {
 #[test]
 fn mulpdu_can_be_queried() {
     for (emss, mulpdu) in [(200u16, 194), (1448, 1442), (1460, 1454)] {
-        let fx = Fixture::connected(emss, 4, 4);
+        let fx = FpduFixture::connected(emss, 4, 4);
         assert_eq!(fx.engine.mulpdu(fx.qp()), Some(mulpdu));
     }
 }

@@ -19,10 +19,10 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::{Frame, is_membership_report};
 use ferrowarp_tests::ip;
-use ferrowarp_tests::raw::{Fixture, PORT, device};
+use ferrowarp_tests::manual_tcp_peer::{MACS, TcpPeer};
+use ferrowarp_tests::raw::{PORT, SegmentFixture, device};
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::pairs::qp_init;
-use ferrowarp_tests::tcp_peer::{MACS, TcpPeer};
 use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
@@ -65,7 +65,7 @@ enum Sent {
 
 /// The engine, and its end of the link.
 struct NeighborFixture {
-    base: Fixture,
+    base: SegmentFixture,
     link: EthernetLink,
 }
 
@@ -75,7 +75,7 @@ impl NeighborFixture {
         config.addresses.push(InterfaceAddress { ip: ours(true), prefix_len: 64 });
         change(&mut config);
         let link = EthernetLink { mac: MAC, vlan: config.vlan };
-        Self { base: Fixture::with_device(device(512), config), link }
+        Self { base: SegmentFixture::with_device(device(512), config), link }
     }
 
     /// A fixture whose initial announcements have been sent.

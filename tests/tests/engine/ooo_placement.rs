@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::verbs::cm::Event;
-use ferrowarp_tests::compliance::fixture::{DroppedSegment, Fixture};
+use ferrowarp_tests::compliance::fixture::{DroppedSegment, FpduFixture};
 use ferrowarp_tests::compliance::messages::{PEER_STAG, read_request, read_response, sent_opcodes};
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{Header, marked_fpdu};
@@ -10,17 +10,17 @@ use ferrowarp_tests::peer::{Header, marked_fpdu};
 /// A stack that requested markers and places out of order, and the bytes of FPDUs the peer has
 /// sent.
 struct OooFixture {
-    fx: Fixture,
+    fx: FpduFixture,
     sent: u64,
     stag: u32,
 }
 
 impl OooFixture {
     fn new(ooo_placement: bool) -> Self {
-        Self::with_fixture(Fixture::new(), ooo_placement)
+        Self::with_fixture(FpduFixture::new(), ooo_placement)
     }
 
-    fn with_fixture(mut fx: Fixture, ooo_placement: bool) -> Self {
+    fn with_fixture(mut fx: FpduFixture, ooo_placement: bool) -> Self {
         fx.inject(&[b"MPA ID Req Frame", &[0x40, 1, 0, 0][..]].concat());
         fx.accept(&conn_param(|it| {
             it.markers = true;
@@ -205,7 +205,7 @@ fn ooo_read_request_is_not_answered() {
 #[test]
 fn mpa_sees_only_ooo_segments_that_tcp_buffers() {
     for has_room in [true, false] {
-        let fx = Fixture::with_config(1500, |config| {
+        let fx = FpduFixture::with_config(1500, |config| {
             if !has_room {
                 (config.ooo_frames_max, config.ooo_bytes_max) = (0, 0);
             }

@@ -15,7 +15,7 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::longest_poll::LongestPoll;
 use ferrowarp_tests::raw::{
-    CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
+    CQ, PD, Peer, SegmentFixture, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
 };
 use ferrowarp_tests::sim::world::address;
 
@@ -26,12 +26,12 @@ const SHARED: u64 = 8192;
 const SHARED_LEN: u64 = 1 << 19;
 
 /// A connection in RTS that may send. Shorter than [`Peer::start_mpa`].
-fn connect(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
+fn connect(fx: &mut SegmentFixture, port: u16) -> (Peer, QpId) {
     start(fx, Peer::unconnected(port))
 }
 
 /// As [`connect`], from a peer at any address.
-fn start(fx: &mut Fixture, mut peer: Peer) -> (Peer, QpId) {
+fn start(fx: &mut SegmentFixture, mut peer: Peer) -> (Peer, QpId) {
     peer.handshake(fx, MSS);
     peer.send(fx, &mpa_request());
     let asked = fx.connect_request();
@@ -51,7 +51,7 @@ fn message(number: usize) -> Vec<u8> {
 }
 
 /// Expects the message to be delivered into the buffer.
-fn expect_delivered(fx: &mut Fixture, number: usize) {
+fn expect_delivered(fx: &mut SegmentFixture, number: usize) {
     let wc = fx.queues.poll(CQ).expect("a completion");
     assert_eq!((wc.status, wc.wr_id, wc.byte_len), (WcStatus::Success, number as u64, 1000));
     assert!(fx.arena.read(0, 1000).iter().all(|&byte| usize::from(byte) == number % 251));
@@ -60,7 +60,7 @@ fn expect_delivered(fx: &mut Fixture, number: usize) {
 #[test]
 fn partial_fpdus_of_many_peers_end_no_stream() {
     const COUNT: usize = 1100;
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let receive = recv_wr(&fx, 0);
     let mut peers: Vec<_> = (0..COUNT)
         .map(|number| {
@@ -101,12 +101,18 @@ struct Writer {
 
 impl Writer {
     /// Creates a peer that writes `len` bytes of `fill` to `to` with one FPDU.
-    fn new(fx: &mut Fixture, port: u16, stag: u32, to: u64, fill: u8, len: usize) -> Self {
+    fn new(fx: &mut SegmentFixture, port: u16, stag: u32, to: u64, fill: u8, len: usize) -> Self {
         Self::at(fx, Peer::unconnected(port), (stag, to), fill, len)
     }
 
     /// As [`Writer::new`], for a peer at any address.
-    fn at(fx: &mut Fixture, peer: Peer, (stag, to): (u32, u64), fill: u8, len: usize) -> Self {
+    fn at(
+        fx: &mut SegmentFixture,
+        peer: Peer,
+        (stag, to): (u32, u64),
+        fill: u8,
+        len: usize,
+    ) -> Self {
         let (peer, qp) = start(fx, peer);
         let rsvd_ulp = Opcode::Write.control(Version::Ietf);
         let header = Tagged { last: true, rsvd_ulp, stag, to };
@@ -115,7 +121,7 @@ impl Writer {
     }
 
     /// Sends from the first unacknowledged byte up to `end`, and processes the acknowledgments.
-    fn send_to(&mut self, fx: &mut Fixture, end: usize) {
+    fn send_to(&mut self, fx: &mut SegmentFixture, end: usize) {
         let first = self.peer.tcp.snd_nxt;
         let from = self.sent;
         while self.sent < end {
@@ -135,7 +141,7 @@ impl Writer {
 }
 
 /// Two writers of 40,000 bytes; the engine has memory for one.
-fn competing_writers(fx: &mut Fixture) -> [Writer; 2] {
+fn competing_writers(fx: &mut SegmentFixture) -> [Writer; 2] {
     let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
     let mut rivals = [1u8, 2].map(|at| {
         let to = SHARED + u64::from(at) * 100_000;
@@ -147,14 +153,14 @@ fn competing_writers(fx: &mut Fixture) -> [Writer; 2] {
     rivals
 }
 
-fn expect_written(fx: &Fixture, fill: u8) {
+fn expect_written(fx: &SegmentFixture, fill: u8) {
     let at = usize::try_from(SHARED).unwrap() + usize::from(fill) * 100_000;
     assert!(fx.arena.read(at, 40_000).iter().all(|&byte| byte == fill));
 }
 
 #[test]
 fn data_without_buffer_memory_is_not_acked_and_is_retransmitted() {
-    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
+    let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = 70_000);
     let mut rivals = competing_writers(&mut fx);
     // The data that fits the shortest buffer was kept, and nothing else acknowledged.
     assert_eq!(rivals[1].sent, usize::from(MSS));
@@ -181,7 +187,7 @@ fn data_without_buffer_memory_is_not_acked_and_is_retransmitted() {
 
 #[test]
 fn stalled_partial_fpdu_is_evicted() {
-    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
+    let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = 70_000);
     let [mut first, mut second] = competing_writers(&mut fx);
     // Progress byte by byte does not prevent the eviction.
     for _ in 0..11 {
@@ -207,7 +213,7 @@ fn stalled_partial_fpdu_is_evicted() {
 /// The holder is found among more connections than a pass visits.
 #[test]
 fn stalled_partial_fpdu_is_found_among_many_connections() {
-    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
+    let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = 70_000);
     for at in 0..1500 {
         connect(&mut fx, 10_000 + at);
     }
@@ -228,7 +234,7 @@ fn stalled_partial_fpdu_is_found_among_many_connections() {
 
 #[test]
 fn fin_after_unbuffered_data_ends_the_stream() {
-    let mut fx = Fixture::new(|config| config.partial_bytes_max = 70_000);
+    let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = 70_000);
     let [_, second] = competing_writers(&mut fx);
     let piece = second.stream[second.sent..second.sent + 1000].to_vec();
     second.peer.send_segment(&fx, Flags::ACK | Flags::FIN, second.peer.tcp.snd_nxt, &piece);
@@ -241,7 +247,7 @@ fn fin_after_unbuffered_data_ends_the_stream() {
 #[test]
 fn short_partial_fpdus_do_not_block_long_ones() {
     for limit in [PARTIAL_BYTES_MIN, 128 << 10] {
-        let mut fx = Fixture::new(|config| config.partial_bytes_max = limit);
+        let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = limit);
         for at in 0..100 {
             let (mut peer, _) = connect(&mut fx, 10_000 + at);
             peer.send(&mut fx, &message(0)[..500]);
@@ -262,7 +268,7 @@ fn short_partial_fpdus_do_not_block_long_ones() {
 #[test]
 fn peer_with_many_connections_leaves_memory_to_long_fpdus_of_others() {
     const LIMIT: usize = 1 << 20;
-    let mut fx = Fixture::new(|config| config.partial_bytes_max = LIMIT);
+    let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = LIMIT);
     let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
     let mut holders: Vec<_> =
         (0..60).map(|at| Writer::new(&mut fx, 6000 + at, stag, SHARED, 2, 60_000)).collect();
@@ -286,7 +292,7 @@ fn peer_with_many_connections_leaves_memory_to_long_fpdus_of_others() {
 /// With the least memory, FPDUs of any length are received, one after the other.
 #[test]
 fn long_fpdus_take_turns_in_the_least_memory() {
-    let mut fx = Fixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
+    let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
     let mut rivals = competing_writers(&mut fx);
     assert!(rivals[1].sent <= usize::from(MSS));
     for (writer, fill) in rivals.iter_mut().zip([1, 2]) {
@@ -299,7 +305,7 @@ fn long_fpdus_take_turns_in_the_least_memory() {
 
 /// Sends the stream's segments from the second on, then the first, and checks that what was once
 /// acknowledged selectively is acknowledged in every later segment.
-fn send_first_segment_last(fx: &mut Fixture, writer: &mut Writer, count: u32) {
+fn send_first_segment_last(fx: &mut SegmentFixture, writer: &mut Writer, count: u32) {
     let (first, mss) = (writer.peer.tcp.snd_nxt, u32::from(MSS));
     let mut sacked_to = first;
     for at in (1..count).chain([0]) {
@@ -317,7 +323,12 @@ fn send_first_segment_last(fx: &mut Fixture, writer: &mut Writer, count: u32) {
 
 /// Checks the acknowledgments of a stream whose first segment arrives last; the end of its SACK
 /// block is `sacked_to`. Returns it.
-fn expect_not_reneged(fx: &Fixture, writer: &mut Writer, first: Seq, mut sacked_to: Seq) -> Seq {
+fn expect_not_reneged(
+    fx: &SegmentFixture,
+    writer: &mut Writer,
+    first: Seq,
+    mut sacked_to: Seq,
+) -> Seq {
     for (segment, _) in fx.take_segments() {
         if segment.tuple != writer.peer.tcp.tuple {
             continue;
@@ -338,7 +349,7 @@ fn expect_not_reneged(fx: &Fixture, writer: &mut Writer, first: Seq, mut sacked_
 fn sacked_data_is_kept_while_there_is_no_memory_for_its_fpdu() {
     const COUNT: u32 = 20;
     for is_evicted in [false, true] {
-        let mut fx = Fixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
+        let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
         let stag = fx.arena.register(SHARED, SHARED_LEN, Access::ALL, PD);
         let mut writers = [1u8, 2, 3].map(|at| {
             let to = SHARED + u64::from(at) * 100_000;
@@ -386,7 +397,7 @@ fn sacked_data_is_kept_while_there_is_no_memory_for_its_fpdu() {
 #[test]
 fn released_memory_is_used_at_once() {
     for is_budget_used_up in [false, true] {
-        let mut fx = Fixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
+        let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = PARTIAL_BYTES_MIN);
         let pieces = message(7);
         let (sender, qp) = connect(&mut fx, 5000);
         let receive = recv_wr(&fx, 7);
@@ -430,7 +441,7 @@ fn released_memory_is_used_at_once() {
 /// A stream that has ended at this end, and awaits the peer's Terminate, is evicted as well.
 #[test]
 fn partial_fpdu_of_an_ended_stream_is_evicted() {
-    let mut fx = Fixture::new(|config| {
+    let mut fx = SegmentFixture::new(|config| {
         config.partial_bytes_max = 140_000;
         config.linger_ns = 60 * SECOND;
     });

@@ -4,7 +4,7 @@ use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Bind, Operation, RecvWr, Sge};
-use ferrowarp_tests::compliance::fixture::Fixture;
+use ferrowarp_tests::compliance::fixture::FpduFixture;
 use ferrowarp_tests::compliance::messages::{connected, read_request};
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{Header, ReadRequest, marked_fpdu};
@@ -21,7 +21,7 @@ fn write_segment(stag: u32, to: u64, last: bool, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Expects that a segment is refused: Terminate, nothing placed, and the end of the stream.
-fn expect_refused(fx: &mut Fixture, ulpdu: &[u8], expected: (u8, u8, u8)) {
+fn expect_refused(fx: &mut FpduFixture, ulpdu: &[u8], expected: (u8, u8, u8)) {
     let before = fx.arena.read(0, 1 << 16);
     fx.inject_ulpdu(ulpdu);
     let terminate = fx.sent_terminate();
@@ -34,7 +34,7 @@ fn expect_refused(fx: &mut Fixture, ulpdu: &[u8], expected: (u8, u8, u8)) {
 
 /// A fresh connection and three regions: 64 writable bytes at 4096, 64 readable bytes at 4160, and
 /// one of another protection domain.
-fn connected_with_regions() -> (Fixture, [u32; 3]) {
+fn connected_with_regions() -> (FpduFixture, [u32; 3]) {
     let fx = connected();
     let stags = [
         fx.register(4096, 64, Access::REMOTE_WRITE, false),
@@ -122,8 +122,8 @@ fn stag_of_another_stream_is_invalid_in_older_versions() {
 // req-test: DDP-216
 #[test]
 fn bind_without_access_to_the_region_is_refused() {
-    type Registered = fn(&Fixture) -> u32;
-    fn own(fx: &Fixture) -> u32 {
+    type Registered = fn(&FpduFixture) -> u32;
+    fn own(fx: &FpduFixture) -> u32 {
         fx.register(4096, 64, Access::ALL, false)
     }
     let all = Access::ALL;

@@ -4,7 +4,7 @@ use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, PostError, SendWr, Sge};
-use ferrowarp_tests::compliance::fixture::Fixture;
+use ferrowarp_tests::compliance::fixture::FpduFixture;
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, connected_for_each_path, read_request, read_response, send, sent_opcodes,
     wc_statuses, write,
@@ -19,7 +19,7 @@ fn send_op(solicited: bool, invalidate: Option<u32>) -> Operation {
     Operation::Send { payload: inline(b"x"), solicited, invalidate }
 }
 
-fn is_terminate_sent(fx: &mut Fixture) -> bool {
+fn is_terminate_sent(fx: &mut FpduFixture) -> bool {
     matches!(fx.end_reason(), Some(EndReason::TerminateSent(_)))
 }
 
@@ -172,7 +172,7 @@ fn signaled_sends_and_writes_complete_once_with_their_wr_id() {
 // req-test: RDMAP-006, RDMAP-022, RDMAP-078, RDMAP-079, RDMAP-080
 #[test]
 fn read_is_one_request_and_a_segmented_response() {
-    let mut fx = Fixture::connected(300, 4, 4);
+    let mut fx = FpduFixture::connected(300, 4, 4);
     let bytes: Vec<u8> = (0..1000u32).map(|at| (at % 251).to_le_bytes()[0]).collect();
     fx.arena.write(2000, &bytes);
     let (source_stag, source_to) = (fx.mem_stag, 2000);
@@ -286,7 +286,7 @@ fn reads_use_any_offset_and_may_reuse_a_sink() {
 // req-test: RDMAP-151, RDMAP-165, RDMAP-224, RDMAP-161, RDMAP-354
 #[test]
 fn read_responses_do_not_interleave() {
-    let mut fx = Fixture::connected(300, 8, 4);
+    let mut fx = FpduFixture::connected(300, 8, 4);
     let lens = [900u32, 0, 3, 1000, 1, 0, 700, 10];
     let requests: Vec<_> = (1..)
         .zip(lens)
@@ -318,7 +318,7 @@ fn read_responses_do_not_interleave() {
 #[test]
 fn read_requests_beyond_ird_terminate() {
     for ird in [1u8, 4, 16] {
-        let mut fx = Fixture::connected(300, ird, 4);
+        let mut fx = FpduFixture::connected(300, ird, 4);
         let local = fx.mem_stag;
         let request = |msn: u32| fpdu(&read_request(msn, local, 0, 2000, 0), true);
         let all: Vec<_> = (1..=u32::from(ird)).flat_map(request).collect();
@@ -340,8 +340,8 @@ fn read_requests_beyond_ird_terminate() {
 // req-test: RDMAP-296
 #[test]
 fn ird_is_per_stream() {
-    let mut fx = Fixture::connected(300, 2, 4);
-    let request = |fx: &Fixture, msn| read_request(msn, fx.mem_stag, 0, 2000, 0);
+    let mut fx = FpduFixture::connected(300, 2, 4);
+    let request = |fx: &FpduFixture, msn| read_request(msn, fx.mem_stag, 0, 2000, 0);
     // The zero window holds the responses back, and with them the IRD slots.
     fx.stop_acks(1);
     for msn in 1..=2 {
@@ -368,7 +368,7 @@ fn ird_is_per_stream() {
 #[test]
 fn outstanding_reads_never_exceed_ord() {
     for ord in [1u8, 3, 8] {
-        let mut fx = Fixture::connected(1460, 16, ord);
+        let mut fx = FpduFixture::connected(1460, 16, ord);
         for wr_id in 0..10 {
             fx.post_read(wr_id, 0, 1, PEER_STAG, 0);
         }
@@ -382,7 +382,7 @@ fn outstanding_reads_never_exceed_ord() {
         assert_eq!(fx.poll_cq().len(), 10);
     }
     // Atomic operations take the same credit.
-    let mut fx = Fixture::connected(1460, 16, 1);
+    let mut fx = FpduFixture::connected(1460, 16, 1);
     let sink = Sge { addr: 0, len: 8, lkey: fx.mem_stag };
     let atomic = || {
         let op = AtomicOp::fetch_add(1);
@@ -404,7 +404,7 @@ fn outstanding_reads_never_exceed_ord() {
     assert_eq!(sent_opcodes(&mut fx), [opcode::READ_REQUEST]);
     fx.inject_ulpdu(&read_response(fx.mem_stag, 0, true, b"x"));
     assert_eq!(sent_opcodes(&mut fx), [opcode::ATOMIC_REQUEST]);
-    let mut fx = Fixture::connected(1460, 4, 0);
+    let mut fx = FpduFixture::connected(1460, 4, 0);
     let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     let qp = fx.qp();

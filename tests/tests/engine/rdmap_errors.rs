@@ -5,21 +5,21 @@ use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::compliance::fixture::Fixture;
+use ferrowarp_tests::compliance::fixture::FpduFixture;
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, read_response, send, send_as, sent_opcodes, wc_statuses,
     write,
 };
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
-fn is_terminate_sent(fx: &mut Fixture) -> bool {
+fn is_terminate_sent(fx: &mut FpduFixture) -> bool {
     matches!(fx.end_reason(), Some(EndReason::TerminateSent(_)))
 }
 
 // req-test: RDMAP-103, RDMAP-184, RDMAP-266, RDMAP-329, RDMAP-276
 #[test]
 fn foreign_pd_stag_is_not_invalidated_read_or_written() {
-    let others = |fx: &Fixture| fx.register(1000, 64, Access::ALL, true);
+    let others = |fx: &FpduFixture| fx.register(1000, 64, Access::ALL, true);
     let mut fx = connected();
     let stag = others(&fx);
     fx.post_recv(1, 0, 64);
@@ -148,7 +148,7 @@ fn read_with_to_wrap_is_refused() {
 // req-test: RDMAP-127, RDMAP-124, RDMAP-125
 #[test]
 fn failing_read_terminates_with_the_remaining_range() {
-    let mut fx = Fixture::connected(300, 4, 4);
+    let mut fx = FpduFixture::connected(300, 4, 4);
     let stag = fx.register(4096, 50_000, Access::REMOTE_READ, false);
     // More than the window allows to be sent before the region is invalidated.
     fx.stop_acks(2);
@@ -209,7 +209,7 @@ fn read_response_must_match_its_request() {
 #[test]
 fn wrong_rdmap_version_is_refused() {
     // Each valid but for its version, alone or as the second segment of a message.
-    let messages = |fx: &mut Fixture| {
+    let messages = |fx: &mut FpduFixture| {
         let stag = fx.register_for_stream(1000, 64, Access::ALL);
         let sink = fx.mem_stag;
         let segment_of_send = |mo, last| Header::send(1, mo, last).encode(b"xy");
@@ -364,7 +364,7 @@ fn terminate_ulpdu(bytes: &[u8]) -> Vec<u8> {
     Header::Untagged { opcode, last: true, invalidate: 0, qn: 2, msn: 1, mo: 0 }.encode(bytes)
 }
 
-fn received_cause(fx: &mut Fixture) -> (u8, u8, u8) {
+fn received_cause(fx: &mut FpduFixture) -> (u8, u8, u8) {
     match fx.end_reason() {
         Some(EndReason::TerminateReceived(terminate)) => {
             (terminate.layer, terminate.error_type, terminate.code)
@@ -426,7 +426,7 @@ fn malformed_terminate_ends_the_stream() {
 // req-test: RDMAP-186, RDMAP-195, RDMAP-253, RDMAP-261, RDMAP-194
 #[test]
 fn terminate_is_last_and_reports_the_first_error() {
-    let mut fx = Fixture::connected(300, 4, 4);
+    let mut fx = FpduFixture::connected(300, 4, 4);
     for wr_id in 1..=8 {
         fx.post_read(wr_id, 0, 1, PEER_STAG, 0);
     }

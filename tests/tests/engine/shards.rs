@@ -16,11 +16,11 @@ use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::frame::Frame;
+use ferrowarp_tests::manual_tcp_peer::TcpPeer;
 use ferrowarp_tests::raw::{device, mpa_request};
 use ferrowarp_tests::sim::pairs::{PORT, qp_init};
-use ferrowarp_tests::sim::steering::{ShardOptions, Steering};
+use ferrowarp_tests::sim::sim_port::{ShardOptions, Steering};
 use ferrowarp_tests::sim::world::{End, address};
-use ferrowarp_tests::tcp_peer::TcpPeer;
 
 /// Number of shards.
 const COUNT: usize = 4;

@@ -5,13 +5,14 @@ use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::verbs::cm::ReadDepths;
 use ferrowarp_proto::wire::mpa::{FrameKind, Startup};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::raw::{Fixture, Peer};
+use ferrowarp_tests::raw::{Peer, SegmentFixture};
 
 const WHY: &[u8] = b"not today";
 
 /// A peer that was rejected and has not read the reply yet.
-fn rejected(hold_ms: u64) -> (Fixture, Peer) {
-    let mut fx = Fixture::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
+fn rejected(hold_ms: u64) -> (SegmentFixture, Peer) {
+    let mut fx =
+        SegmentFixture::new(|config| config.siw_reject_fin_delay_ns = hold_ms * MILLISECOND);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let request = startup::build_request(Offer { crc: true, ..Offer::default() }, 2, [].into());
     let mut bytes = vec![0; request.wire_len()];
@@ -26,12 +27,12 @@ fn rejected(hold_ms: u64) -> (Fixture, Peer) {
     (fx, peer)
 }
 
-fn acknowledge(fx: &Fixture, peer: &Peer) {
+fn acknowledge(fx: &SegmentFixture, peer: &Peer) {
     peer.send_segment(fx, Flags::ACK, peer.tcp.snd_nxt, &[]);
 }
 
 /// Advances time while the peer only receives; returns the milliseconds until FIN, if it came.
-fn ms_until_fin(fx: &mut Fixture, peer: &mut Peer, ms: u64) -> Option<u64> {
+fn ms_until_fin(fx: &mut SegmentFixture, peer: &mut Peer, ms: u64) -> Option<u64> {
     for passed in 0..ms {
         if peer.fin_received {
             return Some(passed);
@@ -43,14 +44,14 @@ fn ms_until_fin(fx: &mut Fixture, peer: &mut Peer, ms: u64) -> Option<u64> {
     None
 }
 
-fn close(fx: &mut Fixture, peer: &mut Peer) {
+fn close(fx: &mut SegmentFixture, peer: &mut Peer) {
     peer.send_segment(fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     peer.tcp.snd_nxt += 1;
     fx.poll();
     peer.receive(fx);
 }
 
-fn expect_closed(fx: &mut Fixture, peer: &mut Peer) {
+fn expect_closed(fx: &mut SegmentFixture, peer: &mut Peer) {
     acknowledge(fx, peer);
     fx.poll();
     assert_eq!((fx.engine.unfinished_count(), peer.rst_received), (0, false));

@@ -11,7 +11,7 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, Sge};
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_tests::longest_poll::LongestPoll;
-use ferrowarp_tests::raw::{self, Fixture, Peer};
+use ferrowarp_tests::raw::{self, Peer, SegmentFixture};
 use ferrowarp_tests::sim::pairs::*;
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 
@@ -299,7 +299,7 @@ fn invalid_srq_calls_are_refused() {
 #[test]
 fn srq_buffer_unusable_after_our_fin_is_returned() {
     const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let srq = fx.engine.create_srq(raw::PD, 8).unwrap();
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     peer.send(&mut fx, &raw::mpa_request());
@@ -327,7 +327,7 @@ fn queue_emptied_within_a_pass_takes_buffers_again_and_reports_its_limit() {
     const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
     // More than one batch, and less; the queue pair at fault is one of two.
     for count in [1, 5, 32] {
-        let mut fx = Fixture::new(|_| {});
+        let mut fx = SegmentFixture::new(|_| {});
         let srq = fx.engine.create_srq(raw::PD, count).unwrap();
         let buffer = raw::recv_wr(&fx, 0);
         let [(mut greedy, its_qp), (mut other, other_qp)] = [5000, 5001].map(|port| {
@@ -340,7 +340,7 @@ fn queue_emptied_within_a_pass_takes_buffers_again_and_reports_its_limit() {
             peer.settle(&mut fx);
             (peer, qp)
         });
-        let fill = |fx: &mut Fixture| {
+        let fill = |fx: &mut SegmentFixture| {
             (0..).map_while(|_| fx.engine.post_srq_recv(srq, buffer.clone()).ok()).count()
         };
         assert_eq!(fill(&mut fx), count);

@@ -9,15 +9,15 @@ use ferrowarp_proto::verbs::cm::{EndReason, Event};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::raw::{CQ, Fixture, PD, Peer, empty_write_fpdu};
+use ferrowarp_tests::raw::{CQ, PD, Peer, SegmentFixture, empty_write_fpdu};
 
-/// Buffers of the data pool, see [`Fixture::new`].
+/// Buffers of the data pool, see [`SegmentFixture::new`].
 const POOL: usize = 256;
 /// Bytes of each RDMA Write.
 const LEN: u32 = 64 * 1024;
 
 /// Posts a Write of [`LEN`] bytes.
-fn write(fx: &mut Fixture, qp: QpId, lkey: u32) {
+fn write(fx: &mut SegmentFixture, qp: QpId, lkey: u32) {
     let sge = Sge { addr: 0, len: LEN, lkey };
     let payload = Payload::Gather([sge].into());
     let operation = Operation::Write { payload, rkey: 1, remote: 0 };
@@ -26,7 +26,7 @@ fn write(fx: &mut Fixture, qp: QpId, lkey: u32) {
 }
 
 /// A connection whose responder may send.
-fn open(fx: &mut Fixture, port: u16) -> (Peer, QpId) {
+fn open(fx: &mut SegmentFixture, port: u16) -> (Peer, QpId) {
     let mut peer = Peer::connect(fx, port, 1460);
     let qp = peer.start_mpa(fx);
     peer.send(fx, &empty_write_fpdu());
@@ -45,7 +45,7 @@ fn written(mut stream: &[u8]) -> usize {
 }
 
 /// A new client connects and receives a whole Write within a second.
-fn expect_next_client_served(fx: &mut Fixture, port: u16, lkey: u32) {
+fn expect_next_client_served(fx: &mut SegmentFixture, port: u16, lkey: u32) {
     let began = fx.now;
     let (mut client, qp) = open(fx, port);
     write(fx, qp, lkey);
@@ -58,7 +58,7 @@ fn expect_next_client_served(fx: &mut Fixture, port: u16, lkey: u32) {
 }
 
 /// Advances time; frames sent by the engine are lost.
-fn advance_to(fx: &mut Fixture, until: Instant) {
+fn advance_to(fx: &mut SegmentFixture, until: Instant) {
     while fx.now < until {
         fx.now = (fx.now + 50 * MILLISECOND).min(until);
         fx.drive();
@@ -66,7 +66,7 @@ fn advance_to(fx: &mut Fixture, until: Instant) {
     }
 }
 
-fn pinned(fx: &Fixture) -> String {
+fn pinned(fx: &SegmentFixture) -> String {
     let usage = fx.engine.usage();
     format!("{} frames, {} copies", fx.engine.device().frames_in_use(), usage.sent_copies)
 }
@@ -75,7 +75,7 @@ fn pinned(fx: &Fixture) -> String {
 /// the whole pool.
 #[test]
 fn stalled_peers_leave_tx_frames_to_new_clients() {
-    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
+    let mut fx = SegmentFixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for port in 0..8 {
@@ -109,7 +109,7 @@ fn stalled_peers_leave_tx_frames_to_new_clients() {
 fn tx_frames_of_stalled_peers_are_copied_out() {
     const COUNT: u16 = 512;
     const { assert!(COUNT as usize == 2 * POOL) };
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251) as u8).collect();
     fx.arena.write(0, &bytes);
@@ -147,7 +147,7 @@ fn tx_frames_of_stalled_peers_are_copied_out() {
 #[test]
 fn zero_window_peers_pin_no_tx_frames() {
     const COUNT: u16 = 64;
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for index in 0..COUNT {
@@ -177,7 +177,7 @@ fn zero_window_peers_pin_no_tx_frames() {
 fn peers_that_only_answer_are_given_up() {
     const COUNT: u16 = 40;
     const LIMIT_NS: u64 = 4 * SECOND;
-    let mut fx = Fixture::new(|config: &mut EngineConfig| {
+    let mut fx = SegmentFixture::new(|config: &mut EngineConfig| {
         config.tcp.stall_timeout_ns = Some(LIMIT_NS);
     });
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
@@ -224,7 +224,7 @@ fn peers_that_only_answer_are_given_up() {
 /// intervals that grow: it does not await one itself.
 #[test]
 fn closed_window_is_probed_while_others_await_frames() {
-    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
+    let mut fx = SegmentFixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let (mut closed, qp) = open(&mut fx, 5000);
     closed.settle(&mut fx);
@@ -264,7 +264,7 @@ fn closed_window_is_probed_while_others_await_frames() {
 fn slowest_stalled_connection_is_reset_without_copy_memory() {
     const COUNT: u16 = 512;
     const { assert!(COUNT as usize == 2 * POOL) };
-    let mut fx = Fixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
+    let mut fx = SegmentFixture::new(|config: &mut EngineConfig| config.sent_copies_bytes_max = 0);
     let lkey = fx.arena.register(0, u64::from(LEN), Access::ALL, PD);
     let mut stalled = Vec::new();
     for index in 0..COUNT {

@@ -7,14 +7,14 @@ use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SgList, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::compliance::fixture::Fixture;
+use ferrowarp_tests::compliance::fixture::FpduFixture;
 use ferrowarp_tests::compliance::messages::{PEER_STAG, connected, read_request, send_as, write};
 use ferrowarp_tests::peer::{Header, fpdu, opcode};
 
 // req-test: DDP-120
 #[test]
 fn fpdus_wait_for_the_mpa_reply() {
-    let mut fx = Fixture::new();
+    let mut fx = FpduFixture::new();
     let stag = fx.register(0, 64, Access::REMOTE_WRITE, false);
     let request = [b"MPA ID Req Frame", &[0x50, 2, 0, 4, 0, 4, 0, 4][..]].concat();
     fx.inject(&[request, fpdu(&write(stag, 0, b"early"), true)].concat());
@@ -129,7 +129,7 @@ fn stream_in_error_accepts_nothing() {
 // req-test: RDMAP-241, RDMAP-256
 #[test]
 fn every_disconnect_reports_its_reason() {
-    type Cause = fn(&mut Fixture);
+    type Cause = fn(&mut FpduFixture);
     let causes: [(Cause, &str); 7] = [
         (|fx| fx.inject_ulpdu(&write(0, 0, b"x")), "TerminateSent"),
         (|fx| fx.inject_ulpdu(&read_request(1, 0, 0, 4, 0)), "TerminateSent"),

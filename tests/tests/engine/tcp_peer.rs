@@ -13,7 +13,8 @@ use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{
-    CQ, Fixture, PD, PORT, Peer, build_fpdu, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
+    CQ, PD, PORT, Peer, SegmentFixture, build_fpdu, empty_write_fpdu, mpa_request, recv_wr,
+    untagged_fpdu,
 };
 use ferrowarp_tests::sim::world::address;
 
@@ -21,7 +22,7 @@ use ferrowarp_tests::sim::world::address;
 #[test]
 fn tiny_mss_is_respected() {
     for mss in [64, 100, 128, 139, 200] {
-        let mut fx = Fixture::new(|_| {});
+        let mut fx = SegmentFixture::new(|_| {});
         let mut peer = Peer::connect(&mut fx, 5000, mss);
         let qp = peer.start_mpa(&mut fx);
         peer.send(&mut fx, &empty_write_fpdu());
@@ -48,7 +49,7 @@ fn tiny_mss_is_respected() {
 }
 
 /// Returns a connected peer on the host of this number.
-fn connect_from(fx: &mut Fixture, host: usize) -> Peer {
+fn connect_from(fx: &mut SegmentFixture, host: usize) -> Peer {
     let mut peer = Peer::at(address(host), 5000);
     peer.handshake(fx, 1460);
     peer
@@ -59,7 +60,7 @@ fn connect_from(fx: &mut Fixture, host: usize) -> Peer {
 #[test]
 fn hosts_with_equal_ports_are_told_apart() {
     const COUNT: u32 = 50;
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peers = [10, 11].map(|host| connect_from(&mut fx, host));
     let qps = [0, 1].map(|at| {
         let qp = peers[at].start_mpa(&mut fx);
@@ -92,7 +93,7 @@ fn hosts_with_equal_ports_are_told_apart() {
 /// Five hosts send every second byte of an FPDU, so that nothing is contiguous; then the first one
 /// disconnects and the others send the rest.
 fn fill_ooo_limits(change: impl FnOnce(&mut EngineConfig), brim: (usize, usize)) {
-    let mut fx = Fixture::new(change);
+    let mut fx = SegmentFixture::new(change);
     let mut peers: Vec<_> = (0..5).map(|index| connect_from(&mut fx, 10 + index)).collect();
     let qps: Vec<_> = peers.iter_mut().map(|peer| peer.start_mpa(&mut fx)).collect();
     let fpdu = untagged_fpdu(Opcode::Send { invalidate: false, solicited: false }, 0, 1, &[7; 138]);
@@ -153,7 +154,7 @@ fn ooo_copies_are_bounded_over_all_connections() {
 
 #[test]
 fn ooo_frames_are_copied_when_scarce() {
-    let mut fx = Fixture::new(|config| config.ooo_frames_max = 8);
+    let mut fx = SegmentFixture::new(|config| config.ooo_frames_max = 8);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     fx.engine.post_recv(qp, recv_wr(&fx, 1)).unwrap();
@@ -182,7 +183,7 @@ fn ooo_frames_are_copied_when_scarce() {
 
 #[test]
 fn ooo_data_after_an_error_is_not_buffered() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     peer.start_mpa(&mut fx);
     let mut bad = empty_write_fpdu();
@@ -207,7 +208,7 @@ fn ooo_data_after_an_error_is_not_buffered() {
 #[test]
 fn receive_windows_grow_within_the_shared_budget() {
     const BUDGET: u64 = 800_000;
-    let mut fx = Fixture::new(|config| config.window_growth_max = BUDGET);
+    let mut fx = SegmentFixture::new(|config| config.window_growth_max = BUDGET);
     let start = EngineConfig::new(address(1), 24, 7).tcp.recv_window;
     let bytes = empty_write_fpdu().repeat(70);
     let len = u32::try_from(bytes.len()).unwrap();
@@ -236,7 +237,7 @@ fn receive_windows_grow_within_the_shared_budget() {
 #[test]
 fn transmit_capacity_is_shared_fairly() {
     // 64 frames per poll, and 8 connections that would each take 16.
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peers: Vec<_> =
         (0..8).map(|index| Peer::connect(&mut fx, 5000 + index, 1460)).collect();
     let lkey = fx.arena.register(0, 1 << 20, Access::ALL, PD);
@@ -270,7 +271,7 @@ fn transmit_capacity_is_shared_fairly() {
 
 #[test]
 fn cq_overrun_keeps_order_and_is_reported_once() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     for wr_id in 0..6 {
@@ -294,7 +295,7 @@ fn cq_overrun_keeps_order_and_is_reported_once() {
 
 #[test]
 fn new_listener_does_not_count_older_connections() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let old: Vec<_> = (0..4).map(|index| Peer::connect(&mut fx, 5000 + index, 1460)).collect();
     fx.engine.unlisten(PORT);
     fx.engine.listen(PORT, 2).unwrap();
@@ -312,7 +313,7 @@ fn new_listener_does_not_count_older_connections() {
 /// the peer's reaction to something done after the post.
 #[test]
 fn frames_after_a_fetch_wait_for_the_next_poll() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let peer = Peer::unconnected(5000);
     fx.engine.rx_burst();
     peer.send_segment(&fx, Flags::SYN, peer.tcp.snd_nxt, &[]);
@@ -325,7 +326,7 @@ fn frames_after_a_fetch_wait_for_the_next_poll() {
 
 #[test]
 fn refused_invalidate_flushes_the_receive() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let foreign = fx.arena.register(0, 64, Access::ALL, PD + 1);
     for (port, stag) in [(5000, foreign), (5001, 0x1234_5600)] {
         let mut peer = Peer::connect(&mut fx, port, 1460);
@@ -346,7 +347,7 @@ fn refused_invalidate_flushes_the_receive() {
 // req-test: DDP-128
 #[test]
 fn data_after_fin_is_not_placed() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     let stag = fx.arena.register(0, 64, Access::ALL, PD);
@@ -368,7 +369,7 @@ fn data_after_fin_is_not_placed() {
 }
 
 /// A stream that may be half-closed (`ConnParam::half_close`), after the peer's first FPDU.
-fn connect_with_half_close(fx: &mut Fixture) -> (Peer, QpId) {
+fn connect_with_half_close(fx: &mut SegmentFixture) -> (Peer, QpId) {
     let mut peer = Peer::connect(fx, 5000, 1460);
     let mut param = ConnParam::default();
     param.half_close = true;
@@ -378,7 +379,7 @@ fn connect_with_half_close(fx: &mut Fixture) -> (Peer, QpId) {
 }
 
 /// The peer has sent FIN and sends an FPDU after it: expects the connection to be reset.
-fn expect_reset_by_data_after_fin(fx: &mut Fixture, peer: &mut Peer, qp: QpId) {
+fn expect_reset_by_data_after_fin(fx: &mut SegmentFixture, peer: &mut Peer, qp: QpId) {
     peer.send_segment(fx, Flags::ACK, peer.tcp.snd_nxt + 1, &empty_write_fpdu());
     fx.settle();
     let reason = EndReason::DataAfterFin;
@@ -390,7 +391,7 @@ fn expect_reset_by_data_after_fin(fx: &mut Fixture, peer: &mut Peer, qp: QpId) {
 // req-test: DDP-128
 #[test]
 fn data_after_fin_resets_a_half_closed_stream() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let (mut peer, qp) = connect_with_half_close(&mut fx);
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     fx.settle();
@@ -405,7 +406,7 @@ fn data_after_fin_resets_a_half_closed_stream() {
 // req-test: DDP-128
 #[test]
 fn data_after_fin_resets_a_draining_stream() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let (mut peer, qp) = connect_with_half_close(&mut fx);
     // The window is closed, so posted work is not sent.
     peer.tcp.rcv_wnd = 0;
@@ -425,7 +426,7 @@ fn data_after_fin_resets_a_draining_stream() {
 
 #[test]
 fn cq_overrun_on_transmit_schedules_the_next_poll() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     peer.send(&mut fx, &empty_write_fpdu());
@@ -442,7 +443,7 @@ fn cq_overrun_on_transmit_schedules_the_next_poll() {
 
 #[test]
 fn unsent_request_is_flushed_not_refused() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     // Nothing is sent before the peer's first FPDU, which is a Terminate here (DDP, invalid STag).
@@ -461,7 +462,7 @@ fn only_a_plain_syn_opens_a_connection() {
         (Flags::SYN | Flags::RST, false),
         (Flags::SYN | Flags::ACK | Flags::RST, false),
     ] {
-        let mut fx = Fixture::new(|_| {});
+        let mut fx = SegmentFixture::new(|_| {});
         let mut peer = Peer::unconnected(5000);
         peer.send_segment(&fx, flags, peer.tcp.snd_nxt, &[]);
         fx.poll();
@@ -472,7 +473,7 @@ fn only_a_plain_syn_opens_a_connection() {
 
 #[test]
 fn small_window_is_filled_with_whole_fpdus() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     peer.tcp.rcv_wnd = 100;
@@ -490,7 +491,7 @@ fn small_window_is_filled_with_whole_fpdus() {
 
 #[test]
 fn data_of_a_rejected_peer_is_discarded_until_fin() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let request = startup::build_request(
         Offer { ird: 4, ord: 4, crc: true, ..Offer::default() },
@@ -527,7 +528,7 @@ fn data_of_a_rejected_peer_is_discarded_until_fin() {
 /// After it acknowledged our FIN, a peer keeps sending, a byte of an FPDU every four seconds, or
 /// whole FPDUs: seconds that the connection lasts, at most ten minutes.
 fn seconds_alive_after_close(bytes: &[u8]) -> u64 {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     peer.send(&mut fx, &empty_write_fpdu());
@@ -565,7 +566,7 @@ fn whole_fpdus_keep_a_closed_connection() {
 
 #[test]
 fn too_many_connections_error_names_its_limit() {
-    let mut fx = Fixture::new(|config| config.connections_max = 1);
+    let mut fx = SegmentFixture::new(|config| config.connections_max = 1);
     let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 1, max_recv_wr: 1 };
     let remote = (address(0), 9).into();
     let mut connect = || {

@@ -13,7 +13,7 @@ use ferrowarp_proto::wire::ddp::{Tagged, Untagged};
 use ferrowarp_proto::wire::rdmap::{Opcode, READ_REQUEST_LEN, ReadRequest};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{
-    CQ, Fixture, PD, Peer, build_fpdu, empty_write_fpdu, recv_wr, untagged_fpdu,
+    CQ, PD, Peer, SegmentFixture, build_fpdu, empty_write_fpdu, recv_wr, untagged_fpdu,
 };
 
 const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
@@ -27,7 +27,7 @@ const PEER_TERMINATE: [u8; 20] =
 
 /// One connection in RTS that may send.
 struct Connection {
-    fx: Fixture,
+    fx: SegmentFixture,
     peer: Peer,
     qp: QpId,
     stag: u32,
@@ -40,7 +40,7 @@ fn connected() -> Connection {
 /// With memory for `partial_fpdus` short buffers of incomplete FPDUs.
 fn connected_with_buffers(partial_fpdus: usize) -> Connection {
     // 2 KiB each. The last buffer is reserved for live streams.
-    let mut fx = Fixture::new(|config| config.partial_bytes_max = partial_fpdus / 2 * 4096);
+    let mut fx = SegmentFixture::new(|config| config.partial_bytes_max = partial_fpdus / 2 * 4096);
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let qp = peer.start_mpa(&mut fx);
     let stag = fx.arena.register(SHARED, 4096, Access::ALL, PD);
@@ -60,7 +60,7 @@ const BUFFERS_OF_ONE_LONG_FPDU: usize = 40;
 fn evict_partial_fpdu(live: &mut Connection) {
     let mut other = Peer::connect(&mut live.fx, 5001, 1460);
     other.start_mpa(&mut live.fx);
-    let begin = |peer: &mut Peer, fx: &mut Fixture| {
+    let begin = |peer: &mut Peer, fx: &mut SegmentFixture| {
         peer.send(fx, &[&20_000u16.to_be_bytes()[..], &[0; 1398]].concat());
         peer.send(fx, &[0; 1400]);
     };

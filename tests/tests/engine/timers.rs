@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::MILLISECOND;
 use ferrowarp_proto::wire::tcp::{Flags, Options};
-use ferrowarp_tests::raw::{Fixture, Peer, device};
+use ferrowarp_tests::raw::{Peer, SegmentFixture, device};
 use ferrowarp_tests::sim::world::address;
 
 /// Half-open connections.
@@ -25,8 +25,8 @@ fn pass_fires_a_bounded_number_of_timers() {
     config.half_open_max = 2 * COUNT;
     config.half_open_per_listener_max = 2 * COUNT;
     config.connections_max = 2 * COUNT;
-    let mut fx = Fixture::with_device(device(2 * COUNT), config);
-    let syn = |fx: &Fixture, source: u32| {
+    let mut fx = SegmentFixture::with_device(device(2 * COUNT), config);
+    let syn = |fx: &SegmentFixture, source: u32| {
         let peer = Peer::at(Ipv4Addr::from_bits(source).into(), 5000);
         fx.inject(peer.tcp.build_frame(&peer.tcp.fields(Flags::SYN, Options::default()), &[]));
         peer.tcp.tuple

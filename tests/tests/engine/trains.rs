@@ -6,13 +6,13 @@ use ferrowarp_proto::time::{MICROSECOND, MILLISECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SgList, Sge};
 use ferrowarp_proto::wire::tcp::{Ecn, Fields, Flags, Segment};
-use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
+use ferrowarp_tests::compliance::fixture::{FpduFixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, send, send_as, write,
 };
 use ferrowarp_tests::frame::{Frame, parses};
 use ferrowarp_tests::peer::fpdu;
-use ferrowarp_tests::sim::frames::PortOffload;
+use ferrowarp_tests::sim::heap_device::PortOffload;
 
 /// MSS of the peer.
 const MSS: u16 = 300;
@@ -20,7 +20,7 @@ const MSS: u16 = 300;
 const LEN: u32 = 1900;
 
 /// Elements that cover `LEN` bytes from 0 on; each but the first has `part` bytes.
-fn elements(fx: &Fixture, part: u32) -> Payload {
+fn elements(fx: &FpduFixture, part: u32) -> Payload {
     let first = LEN - (LEN - 1) / part * part;
     let starts = std::iter::once(0).chain((0..(LEN - 1) / part).map(|i| first + i * part));
     let sge = |addr| {
@@ -31,8 +31,8 @@ fn elements(fx: &Fixture, part: u32) -> Payload {
 }
 
 /// A connection whose memory holds a pattern.
-fn with_pattern() -> Fixture {
-    let fx = Fixture::connected(MSS, 4, 4);
+fn with_pattern() -> FpduFixture {
+    let fx = FpduFixture::connected(MSS, 4, 4);
     let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 % 251) as u8).collect();
     fx.arena.write(0, &bytes);
     fx
@@ -84,7 +84,7 @@ fn message_is_segmented_alike_from_one_element_and_from_several() {
 #[test]
 fn train_that_the_port_cuts_leaves_as_segments_built_one_by_one() {
     let sent = [PortOffload::Tcp, PortOffload::Segmentation].map(|offload| {
-        let mut fx = Fixture::connected_with_offload(MSS, 4, 4, offload);
+        let mut fx = FpduFixture::connected_with_offload(MSS, 4, 4, offload);
         let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 % 251) as u8).collect();
         fx.arena.write(0, &bytes);
         let before = fx.segments.len();
@@ -107,7 +107,7 @@ fn train_that_the_port_cuts_leaves_as_segments_built_one_by_one() {
 /// A driver may refuse what its port offers: the stack cuts the train then, and those that follow.
 #[test]
 fn train_that_the_driver_refuses_is_cut_by_the_stack() {
-    let mut fx = Fixture::connected_over(MSS, 4, 4, |device| {
+    let mut fx = FpduFixture::connected_over(MSS, 4, 4, |device| {
         device.set_offload(PortOffload::Segmentation);
         device.refuse_to_cut();
     });
@@ -127,7 +127,7 @@ fn train_that_the_driver_refuses_is_cut_by_the_stack() {
 
 #[test]
 fn segments_of_a_cut_frame_are_retransmitted_one_by_one() {
-    let mut fx = Fixture::connected_with_offload(MSS, 4, 4, PortOffload::Segmentation);
+    let mut fx = FpduFixture::connected_with_offload(MSS, 4, 4, PortOffload::Segmentation);
     let bytes: Vec<u8> = (0..LEN).map(|at| (at * 31 % 251) as u8).collect();
     fx.arena.write(0, &bytes);
     fx.drop_tx = true;
@@ -210,7 +210,7 @@ fn ack_is_sent_although_no_frame_is_left_for_a_train() {
 }
 
 /// Sends these payloads in one segment each: all at once, or each after the engine was driven.
-fn inject_segments(fx: &mut Fixture, payloads: &[Vec<u8>], at_once: bool) {
+fn inject_segments(fx: &mut FpduFixture, payloads: &[Vec<u8>], at_once: bool) {
     let mut offset = 0;
     for payload in payloads {
         let frame = fx.build_frame(|fields| fields.seq += offset, payload);
@@ -224,7 +224,7 @@ fn inject_segments(fx: &mut Fixture, payloads: &[Vec<u8>], at_once: bool) {
 }
 
 /// Payloads of the segments of a case.
-type Payloads = dyn Fn(&Fixture) -> Vec<Vec<u8>>;
+type Payloads = dyn Fn(&FpduFixture) -> Vec<Vec<u8>>;
 
 /// Memory, completions, end of the stream, and ULPDUs sent after these segments were received.
 fn effects(payloads: &Payloads) -> [String; 2] {
@@ -245,13 +245,13 @@ fn effects(payloads: &Payloads) -> [String; 2] {
 }
 
 /// Eight Writes to different places, an FPDU each.
-fn writes(fx: &Fixture) -> Vec<Vec<u8>> {
+fn writes(fx: &FpduFixture) -> Vec<Vec<u8>> {
     let at = |i: u8| write(fx.mem_stag, u64::from(i) * 50, &[i + 1; 50]);
     (0..8).map(|i| fpdu(&at(i), true)).collect()
 }
 
 /// Eight Writes to one region, which a Send after the fourth invalidates.
-fn invalidation(fx: &Fixture) -> Vec<Vec<u8>> {
+fn invalidation(fx: &FpduFixture) -> Vec<Vec<u8>> {
     const SEND_INVALIDATE: u8 = 4;
     let stag = fx.register_for_stream(0, 1000, Access::ALL);
     let at = |i: u8| fpdu(&write(stag, u64::from(i) * 50, &[i + 1; 50]), true);
@@ -361,7 +361,7 @@ fn burst_is_not_parsed_again_for_each_frame() {
 #[test]
 fn train_beyond_the_window_is_taken_up_to_it() {
     const WINDOW: u32 = 20_000;
-    let mut fx = Fixture::with_config(1500, |config| {
+    let mut fx = FpduFixture::with_config(1500, |config| {
         (config.tcp.recv_window, config.tcp.recv_window_max) = (WINDOW, WINDOW);
     });
     fx.inject(b"MPA ID Req Frame\x40\x01\0\0");

@@ -4,7 +4,7 @@ use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
-use ferrowarp_tests::compliance::fixture::{Fixture, parse_fpdus};
+use ferrowarp_tests::compliance::fixture::{FpduFixture, parse_fpdus};
 use ferrowarp_tests::compliance::messages::{
     PEER_STAG, connected, read_request, read_response, sent_opcodes, wc_statuses, write,
 };
@@ -32,7 +32,7 @@ fn queue_of(ulpdu: &[u8]) -> [u8; 4] {
 /// One message of each kind, in segments of 300 bytes: a Write, one from two elements of memory,
 /// the four kinds of Send, a Read Request, a Read Response and, at last, a Terminate.
 fn one_of_each() -> Vec<Vec<u8>> {
-    let mut fx = Fixture::connected(300, 4, 4);
+    let mut fx = FpduFixture::connected(300, 4, 4);
     fx.post_write(1, 0, 1000, PEER_STAG, 0);
     let halves = [0, 500].map(|addr| Sge { addr, len: 500, lkey: fx.mem_stag });
     let payload = Payload::Gather(halves.into());
@@ -99,13 +99,13 @@ fn each_untagged_message_uses_its_queue() {
 #[test]
 fn reads_complete_in_order_on_whole_responses() {
     for sets_reserved_bit in [false, true] {
-        let mut fx = Fixture::connected(1460, 4, 8);
+        let mut fx = FpduFixture::connected(1460, 4, 8);
         fx.sets_reserved_bit = sets_reserved_bit;
         for wr_id in 1..=8 {
             fx.post_read(wr_id, 100 * wr_id, 6, PEER_STAG, 0);
         }
         assert_eq!(sent_opcodes(&mut fx), [1; 8]);
-        let segment = |fx: &Fixture, wr_id: u32, at: u64, last, bytes: &[u8]| {
+        let segment = |fx: &FpduFixture, wr_id: u32, at: u64, last, bytes: &[u8]| {
             let to = u64::from(100 * wr_id) + at;
             fx.fpdu(&read_response(fx.mem_stag, to, last, bytes))
         };
@@ -134,7 +134,7 @@ fn reads_complete_in_order_on_whole_responses() {
 // req-test: DDP-131, DDP-132
 #[test]
 fn queued_work_is_sent_before_fin_after_peer_fin() {
-    let mut fx = Fixture::new();
+    let mut fx = FpduFixture::new();
     fx.inject(b"MPA ID Req Frame\x40\x01\0\0");
     fx.accept(&conn_param(|it| it.half_close = true));
     let event = fx.engine.next_event();

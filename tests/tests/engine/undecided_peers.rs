@@ -6,7 +6,7 @@ use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{
-    CQ, Fixture, PORT, Peer, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
+    CQ, PORT, Peer, SegmentFixture, empty_write_fpdu, mpa_request, recv_wr, untagged_fpdu,
 };
 use ferrowarp_tests::sim::world::address;
 
@@ -18,7 +18,7 @@ const MESSAGE_LEN: usize = 1400;
 const MESSAGES: u32 = 15;
 
 /// Sends segments of `len` bytes out of order on each connection, beyond a gap of 100 bytes.
-fn flood(fx: &mut Fixture, peers: &[Peer], len: usize) {
+fn flood(fx: &mut SegmentFixture, peers: &[Peer], len: usize) {
     for peer in peers {
         for at in 0..15 {
             let seq = peer.tcp.snd_nxt + 100 + at * (u32::try_from(len).unwrap() + 1);
@@ -30,7 +30,7 @@ fn flood(fx: &mut Fixture, peers: &[Peer], len: usize) {
 }
 
 /// The first of several messages is lost: the others are all kept, and delivered once it arrives.
-fn expect_losses_repaired(fx: &mut Fixture, mut peer: Peer) {
+fn expect_losses_repaired(fx: &mut SegmentFixture, mut peer: Peer) {
     let port = peer.tcp.tuple.local.port();
     peer.handshake(fx, 1460);
     peer.send(fx, &mpa_request());
@@ -71,7 +71,7 @@ fn expect_losses_repaired(fx: &mut Fixture, mut peer: Peer) {
 fn undecided_peers_hold_no_out_of_order_memory() {
     for len in [1, 1025, 1090] {
         for has_request in [false, true] {
-            let mut fx = Fixture::new(|_| {});
+            let mut fx = SegmentFixture::new(|_| {});
             fx.engine.unlisten(PORT);
             fx.engine.listen(PORT, usize::from(COUNT) + 10).unwrap();
             let mut peers: Vec<_> =
@@ -95,7 +95,7 @@ fn undecided_peers_hold_no_out_of_order_memory() {
 #[test]
 fn accepted_peer_leaves_out_of_order_memory_to_others() {
     for (len, bytes_max) in [(1, 1 << 20), (1090, 1 << 20), (1090, 0)] {
-        let mut fx = Fixture::new(|config| {
+        let mut fx = SegmentFixture::new(|config| {
             config.ooo_bytes_max = bytes_max;
             config.ooo_frames_max = 256;
         });
@@ -122,7 +122,7 @@ fn accepted_peer_leaves_out_of_order_memory_to_others() {
 /// The pieces of a request may arrive in any order, if the later ones are sent again.
 #[test]
 fn request_is_complete_once_its_start_and_then_its_end_arrive() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = SegmentFixture::new(|_| {});
     let mut peer = Peer::connect(&mut fx, 5000, 1460);
     let request = mpa_request();
     peer.send_segment(&fx, Flags::ACK, peer.tcp.snd_nxt + 10, &request[10..]);

@@ -9,8 +9,8 @@
 //! `FERROWARP_UPDATE=1` rewrites both tables.
 
 use ferrowarp_proto::tcp::Algorithm;
-use ferrowarp_tests::sim::exchange;
-use ferrowarp_tests::sim::goodput::{TailLoss, cases, measure_tail_loss, median, render};
+use ferrowarp_tests::sim::bulk_transfer::{TailLoss, cases, measure_tail_loss, median, render};
+use ferrowarp_tests::sim::request_response;
 use ferrowarp_tests::sim::seeds::parallel_map;
 
 /// Seeds per case.
@@ -93,8 +93,8 @@ fn goodput_matches_the_committed_table() {
 
 #[test]
 fn exchange_times_match_the_committed_table() {
-    let rows = measure_all(&exchange::cases(), |case| exchange::measure(case, 1));
-    compare("exchange.tsv", &exchange::render(&rows));
+    let rows = measure_all(&request_response::cases(), |case| request_response::measure(case, 1));
+    compare("exchange.tsv", &request_response::render(&rows));
     for (case, row) in &rows {
         // Serialization of both messages, and a round trip.
         let wire_us = 2.0 * f64::from(case.len) * 8.0 / 1000.0;

@@ -1,6 +1,6 @@
 //! The simulation over seeds, and its tables of goodput.
 
 mod goodput;
-mod shards;
+mod sharded_ends;
 mod simulation;
 mod smoltcp;

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use ferrowarp_proto::engine::{Counters, PARTIAL_BYTES_MIN};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_tests::sim::frames::PoolSizes;
+use ferrowarp_tests::sim::heap_device::PoolSizes;
 use ferrowarp_tests::sim::link::{Faults, GilbertElliott};
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;

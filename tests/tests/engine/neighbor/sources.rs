@@ -7,9 +7,9 @@ use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, Options};
 use ferrowarp_tests::ip;
+use ferrowarp_tests::manual_tcp_peer::TcpPeer;
 use ferrowarp_tests::raw::PORT;
 use ferrowarp_tests::sim::fragmenter::fragment;
-use ferrowarp_tests::tcp_peer::TcpPeer;
 
 use super::{MAC, NeighborFixture, PEER, Sent, ours};
 

@@ -10,8 +10,8 @@ use ferrowarp_proto::wire::ip::Packet;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::frame::is_membership_report;
 use ferrowarp_tests::ip;
+use ferrowarp_tests::manual_tcp_peer::MACS;
 use ferrowarp_tests::sim::world::{address, address_v6};
-use ferrowarp_tests::tcp_peer::MACS;
 
 use super::{COUNT, Fixture};
 

@@ -11,10 +11,10 @@ use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::tcp::{Flags, Segment};
 use ferrowarp_tests::ip;
+use ferrowarp_tests::manual_tcp_peer::MACS;
 use ferrowarp_tests::raw::mpa_reply;
-use ferrowarp_tests::sim::steering::ShardOptions;
+use ferrowarp_tests::sim::sim_port::ShardOptions;
 use ferrowarp_tests::sim::world::address;
-use ferrowarp_tests::tcp_peer::MACS;
 
 use super::{COUNT, Fixture, Peer};
 

@@ -9,12 +9,12 @@ use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::ip;
+use ferrowarp_tests::manual_tcp_peer::MACS;
 use ferrowarp_tests::raw::{empty_write_fpdu, mpa_request, untagged_fpdu};
 use ferrowarp_tests::sim::fragmenter::fragment;
 use ferrowarp_tests::sim::pairs::{CQ, PD, PORT, qp_init};
-use ferrowarp_tests::sim::steering::Steering;
+use ferrowarp_tests::sim::sim_port::Steering;
 use ferrowarp_tests::sim::world::address;
-use ferrowarp_tests::tcp_peer::MACS;
 
 use super::{COUNT, Fixture, Peer};
 

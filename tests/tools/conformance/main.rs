@@ -29,7 +29,7 @@ use crate::pool::Pool;
 const TEST_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Parser)]
-struct Options {
+struct ConformanceOptions {
     #[command(subcommand)]
     what: What,
 }
@@ -70,7 +70,7 @@ struct Mutate {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = ConformanceOptions::parse();
     let result = match options.what {
         What::Table => table(),
         What::Test { device } => test(device),

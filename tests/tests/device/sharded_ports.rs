@@ -19,10 +19,10 @@ mod af_packet;
 mod closing;
 mod flood;
 mod frames;
+mod kernel_flows;
+mod peer_shards;
 mod station;
-mod tap;
 mod threads;
-mod two_processes;
 
 /// Bytes of a message.
 const LEN: usize = 30_000;

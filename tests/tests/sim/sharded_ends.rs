@@ -6,12 +6,12 @@ use std::sync::Mutex;
 use ferrowarp_proto::steering::mesh::source_ports_max;
 use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_tests::sim::fault_schedule::ScheduledFault;
-use ferrowarp_tests::sim::frames::PortOffload;
+use ferrowarp_tests::sim::heap_device::PortOffload;
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::router::{IcmpReply, Router};
 use ferrowarp_tests::sim::seeds;
 use ferrowarp_tests::sim::segment_mutator::SegmentMutator;
-use ferrowarp_tests::sim::steering::{SHARD_COUNT_MAX, ShardOptions, Steering};
+use ferrowarp_tests::sim::sim_port::{SHARD_COUNT_MAX, ShardOptions, Steering};
 use ferrowarp_tests::sim::workload::{
     EndPlan, KEEPALIVE_NS, PEER_GONE_NS, Plan, Workload, arena_len, may_fail_options, run,
     run_with_faults_for, run_with_forged_segments,

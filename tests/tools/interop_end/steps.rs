@@ -2,7 +2,7 @@
 
 use ferrowarp_apps::pattern::Pattern;
 
-use crate::Options;
+use crate::InteropEndOptions;
 
 /// Messages start at unaligned offsets up to this.
 pub(crate) const OFFSET_MAX: usize = 64;
@@ -53,7 +53,7 @@ pub(crate) struct Step {
 }
 
 /// Returns all steps of an active end.
-pub(crate) fn steps(options: &Options) -> Vec<Step> {
+pub(crate) fn steps(options: &InteropEndOptions) -> Vec<Step> {
     let kinds = &KINDS[..if options.no_reads { KINDS_WITHOUT_READS } else { KINDS.len() }];
     let all = options.sizes.iter().flat_map(|&size| kinds.iter().map(move |&kind| (kind, size)));
     let step = |(number, (kind, size)): (u32, _)| {
@@ -64,7 +64,7 @@ pub(crate) fn steps(options: &Options) -> Vec<Step> {
 }
 
 /// Returns the length of each region.
-pub(crate) fn region_len(options: &Options) -> usize {
+pub(crate) fn region_len(options: &InteropEndOptions) -> usize {
     options.sizes.iter().copied().fold(REGION_LEN_MIN, usize::max) + OFFSET_MAX
 }
 

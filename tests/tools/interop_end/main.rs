@@ -46,7 +46,7 @@ enum Role {
 
 /// One end of an exchange with `siw_peer exchange`.
 #[derive(Debug, Parser)]
-struct Options {
+struct InteropEndOptions {
     /// Address of the peer; without it, listens.
     host: Option<Host>,
     /// Port of the listener.
@@ -87,7 +87,7 @@ struct Options {
     fault_by: Role,
 }
 
-impl ferrowarp_apps::option_values::Checked for Options {}
+impl ferrowarp_apps::option_values::Checked for InteropEndOptions {}
 
 /// Frame that private data belong to; determines their first byte.
 #[derive(Clone, Copy)]
@@ -117,7 +117,7 @@ impl Private {
     }
 }
 
-impl Options {
+impl InteropEndOptions {
     fn param(&self, private: Private) -> anyhow::Result<ConnParam> {
         let mut param = ConnParam::default();
         param.crc = !self.no_crc;
@@ -130,7 +130,7 @@ impl Options {
 }
 
 fn main() -> ExitCode {
-    let options: Options = ferrowarp_apps::parse();
+    let options: InteropEndOptions = ferrowarp_apps::parse();
     ferrowarp_apps::run_program("interop_end", || {
         let context = options.device.open(Demand::connections(1))?;
         match options.host {
@@ -140,7 +140,11 @@ fn main() -> ExitCode {
     })
 }
 
-fn connect(options: &Options, context: &Context, remote: SocketAddr) -> anyhow::Result<()> {
+fn connect(
+    options: &InteropEndOptions,
+    context: &Context,
+    remote: SocketAddr,
+) -> anyhow::Result<()> {
     let mut exchange = Exchange::new(context, options, true)?;
     exchange.qp.connect(remote, options.param(Private::Request)?)?;
     match wait_established(&exchange.qp)? {
@@ -158,7 +162,7 @@ fn connect(options: &Options, context: &Context, remote: SocketAddr) -> anyhow::
     }
 }
 
-fn listen(options: &Options, context: &Context) -> anyhow::Result<()> {
+fn listen(options: &InteropEndOptions, context: &Context) -> anyhow::Result<()> {
     let listener = context.listen(options.port, 4)?;
     println!("listening on port {}", options.port);
     let request = listener.accept_timeout(CONNECT_MAX).context("no connect request")?;
@@ -179,7 +183,11 @@ fn listen(options: &Options, context: &Context) -> anyhow::Result<()> {
     accept(options, context, request)
 }
 
-fn accept(options: &Options, context: &Context, request: ConnRequest) -> anyhow::Result<()> {
+fn accept(
+    options: &InteropEndOptions,
+    context: &Context,
+    request: ConnRequest,
+) -> anyhow::Result<()> {
     let mut exchange = Exchange::new(context, options, false)?;
     request.accept(&exchange.qp, options.param(Private::Reply)?)?;
     match wait_established(&exchange.qp)? {

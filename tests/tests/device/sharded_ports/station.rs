@@ -11,9 +11,9 @@ use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, HeaderTemplate, Options, Segment};
 use ferrowarp_tests::frame::Frame;
 use ferrowarp_tests::ip;
+use ferrowarp_tests::manual_tcp_peer::TcpPeer;
 use ferrowarp_tests::sim::fragmenter;
 use ferrowarp_tests::stack::{STACK, TIMEOUT};
-use ferrowarp_tests::tcp_peer::TcpPeer;
 use smoltcp::phy::{Device, Medium, RawSocket, RxToken, TxToken};
 
 const LINK: EthernetLink = EthernetLink::without_vlan([2, 0, 0, 0, 7, 64]);

@@ -19,7 +19,7 @@ const PORT: u16 = 4797;
 
 /// Connects two devices of this process with each other.
 #[derive(Debug, Parser)]
-struct Options {
+struct TwoDevicesOptions {
     /// The two devices, as of `iwping --dev`.
     #[arg(num_args = 2, required = true)]
     devices: Vec<String>,
@@ -31,14 +31,14 @@ struct Options {
     size: usize,
 }
 
-impl ferrowarp_apps::option_values::Checked for Options {}
+impl ferrowarp_apps::option_values::Checked for TwoDevicesOptions {}
 
 fn main() -> std::process::ExitCode {
-    let options: Options = ferrowarp_apps::parse();
+    let options: TwoDevicesOptions = ferrowarp_apps::parse();
     ferrowarp_apps::run_program("two_devices", || run(&options))
 }
 
-fn open(options: &Options, index: usize) -> anyhow::Result<Context> {
+fn open(options: &TwoDevicesOptions, index: usize) -> anyhow::Result<Context> {
     let address = options.addresses[index];
     let prefix_len = if address.is_ipv4() { 24 } else { 64 };
     let device = options.devices[index].parse().map_err(anyhow::Error::msg)?;
@@ -49,7 +49,7 @@ fn open(options: &Options, index: usize) -> anyhow::Result<Context> {
     Ok(Context::open(config)?)
 }
 
-fn run(options: &Options) -> anyhow::Result<()> {
+fn run(options: &TwoDevicesOptions) -> anyhow::Result<()> {
     let (mut first, second) = (open(options, 0)?, open(options, 1)?);
     for round in 1..=2u8 {
         transfer(options, &first, &second, round)?;
@@ -63,7 +63,12 @@ fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// Connects, writes a pattern to the memory of `second`, and reads it back.
-fn transfer(options: &Options, first: &Context, second: &Context, round: u8) -> anyhow::Result<()> {
+fn transfer(
+    options: &TwoDevicesOptions,
+    first: &Context,
+    second: &Context,
+    round: u8,
+) -> anyhow::Result<()> {
     let (size, len) = (options.size, u32::try_from(options.size)?);
     let (cq, peer_cq) = (first.create_cq(8)?, second.create_cq(8)?);
     let (pd, peer_pd) = (first.alloc_pd(), second.alloc_pd());

@@ -8,7 +8,7 @@ use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::ConnParam;
 use ferrowarp_proto::verbs::wc::WcStatus;
 
-use super::frames::PoolSizes;
+use super::heap_device::PoolSizes;
 use super::link::Faults;
 use super::pairs::{CQ, Connected, qp_init};
 use super::world::{EndOptions, WorldOptions};

@@ -9,7 +9,7 @@ use ferrowarp::{
 use ferrowarp_apps::endpoint::{Endpoint, gather, sge_at};
 
 use crate::steps::{BURST_MAX, BURST_READ_LEN, Kind, OFFSET_MAX, Step, region_len, steps};
-use crate::{Fault, Options, Role};
+use crate::{Fault, InteropEndOptions, Role};
 
 const NOTE_MAGIC: u32 = 0x4E4F_5445;
 const NOTE_LEN: usize = 64;
@@ -87,7 +87,7 @@ impl Note {
 
 /// One end of an exchange.
 pub(crate) struct Exchange<'a> {
-    options: &'a Options,
+    options: &'a InteropEndOptions,
     is_initiator: bool,
     end: Endpoint,
     /// Queue pair of the connection.
@@ -115,7 +115,7 @@ impl<'a> Exchange<'a> {
     /// Creates an end that is not connected yet.
     pub(crate) fn new(
         context: &Context,
-        options: &'a Options,
+        options: &'a InteropEndOptions,
         is_initiator: bool,
     ) -> anyhow::Result<Self> {
         let end = Endpoint::new(context, 4 * DEPTH)?;

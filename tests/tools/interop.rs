@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ferrowarp_tests::interop::{matrix, run};
-use ferrowarp_tests::{capture, host_program, netns, process};
+use ferrowarp_tests::{capture, host_program_build, netns, process};
 
 #[derive(Parser)]
-struct Options {
+struct InteropOptions {
     /// Prints the names of the cases, and which belong to the quick matrix.
     #[arg(long)]
     list: bool,
@@ -26,7 +26,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    match interop(&Options::parse()) {
+    match interop(&InteropOptions::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn interop(options: &Options) -> io::Result<bool> {
+fn interop(options: &InteropOptions) -> io::Result<bool> {
     let chosen = |name: &str| {
         options.only.is_empty() || options.only.iter().any(|pattern| name.contains(pattern))
     };
@@ -65,7 +65,8 @@ fn interop(options: &Options) -> io::Result<bool> {
         if process::program("examples/two_devices").is_none() {
             return Err(io::Error::other("examples/two_devices was not built"));
         }
-        host_program::build()?.ok_or_else(|| io::Error::other(host_program::BUILD_HINT))?;
+        host_program_build::build()?
+            .ok_or_else(|| io::Error::other(host_program_build::BUILD_HINT))?;
     }
     let temporary = process::temp_dir()?;
     let folder = options.keep.clone().unwrap_or_else(|| temporary.path().to_path_buf());

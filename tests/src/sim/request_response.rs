@@ -7,8 +7,8 @@ use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr};
 
-use super::frames::PoolSizes;
-use super::goodput;
+use super::bulk_transfer;
+use super::heap_device::PoolSizes;
 use super::link::Faults;
 use super::pairs::{CQ, Connected};
 use super::world::WorldOptions;
@@ -91,7 +91,7 @@ pub fn measure(case: &Case, seed: u64) -> Row {
         queue: Some(bdp.max(128 * 1024)),
         ..Faults::NONE
     };
-    let mut pair = goodput::connect(&options);
+    let mut pair = bulk_transfer::connect(&options);
     // Each end posts a receive before the other may send.
     post_recv(&mut pair, 0, case.len);
     post_recv(&mut pair, 1, case.len);

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use super::error::invalid_data;
+use super::invalid_data;
 
 /// Role of the sender of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
