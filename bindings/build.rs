@@ -1,6 +1,6 @@
 //! Generates the bindings, compiles the shim and passes DPDK's libraries to the linker.
 //!
-//! What is amiss is one line with its remedy.
+//! Each problem is reported as one line with its remedy.
 //!
 //! For docs.rs, which has no DPDK, recorded bindings serve (`RECORDED`).
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ferrowarp::{ConnRequest, Listener};
 
-/// Listeners of a server whose workers, one for each shard, serve the requests that are theirs. The
+/// Listeners of a server. Its workers, one for each shard, serve the requests of their shard. The
 /// first worker polls the listeners and passes on what is of others.
 pub struct Acceptor {
     listeners: Vec<Listener>,

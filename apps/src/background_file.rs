@@ -28,7 +28,7 @@ impl BackgroundFile {
     /// Opens a file as [`OutputFile::create_new`], with so many buffers.
     ///
     /// # Errors
-    /// Those of [`OutputFile::create_new`], and if there is no thread.
+    /// As [`OutputFile::create_new`], and if no thread can be started.
     pub fn create_new(path: &Path, buffers: usize) -> anyhow::Result<Self> {
         let file = OutputFile::create_new(path)?;
         let mut writer = file.writer()?;

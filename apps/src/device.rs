@@ -18,8 +18,8 @@ use crate::tcp_options::TcpArgs;
 /// The mempools are sized for full windows of at most this many connections.
 const WINDOWS_MAX: u32 = 64;
 
-/// Most connections of these programs to one port of a peer: a port of their own for each leaves a
-/// free one that is found soon.
+/// Most connections of these programs to one port of a peer. Each uses a source port; enough stay
+/// free that a search finds one soon.
 pub const CONNECTIONS_PER_PORT: u32 = 1 << 15;
 /// Source ports if the dynamic ones (RFC 6335 section 6) do not suffice.
 const SOURCE_PORTS_ALL: RangeInclusive<u16> = 1024..=65_535;
@@ -45,32 +45,32 @@ pub struct DeviceArgs {
     /// receives such packets, and sends at most 1500 bytes.
     #[arg(long, default_value_t = 1500, value_name = "BYTES", value_parser = mtu_parser())]
     pub mtu: u16,
-    /// Who computes TCP and IP checksums: the stack (software), the NIC as far as it can (offload),
-    /// or nobody (none), where the link is memory. By default nobody on ring, the NIC on pci, the
-    /// stack elsewhere. Without a mode: software.
+    /// Computation of TCP and IP checksums: by the stack (software), by the NIC as far as it can
+    /// (offload), or omitted on a link in memory (none) [default: none on ring, offload on pci,
+    /// software elsewhere]. --checksum alone is software.
     #[arg(long, value_enum, value_name = "MODE", num_args = 0..=1, require_equals = true,
           default_missing_value = "software")]
     pub checksum: Option<Checksum>,
-    /// Cuts messages into TCP segments in the stack, although the NIC would (TSO).
+    /// Cuts messages into TCP segments in the stack, even if the NIC offers it (TSO).
     #[arg(long)]
     pub no_tso: bool,
     /// TCP settings.
     #[command(flatten)]
     pub tcp: TcpArgs,
-    /// Cores to pin client and server to: A,B for one each, A for both on one core. With --shards:
-    /// one core for each shard, which both ends share in a loop.
+    /// Cores of client and server: A,B for one each, A for both on one core. With --shards: one
+    /// core for each shard; in a loop both ends share it.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pub cores: Vec<usize>,
 }
 
-/// Who computes TCP and IP checksums.
+/// Computation of TCP and IP checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Checksum {
-    /// The stack.
+    /// By the stack.
     Software,
-    /// The NIC, as far as it can.
+    /// By the NIC, as far as it can.
     Offload,
-    /// Nobody.
+    /// Omitted: the link is memory.
     None,
 }
 
@@ -84,8 +84,8 @@ impl Checksum {
     }
 }
 
-/// Returns how the checksums of a context are computed, for reports: `none`, `software`,
-/// `offload`, or `offload (TCP)` where the stack computes those of IPv4 headers.
+/// Returns the computation of a context's checksums, for reports: `none`, `software`, `offload`,
+/// or `offload (TCP)` if the stack computes the IPv4 header's checksum.
 #[must_use]
 pub fn checksum_kind(context: &Context) -> &'static str {
     match context.capabilities().checksum {
@@ -96,12 +96,12 @@ pub fn checksum_kind(context: &Context) -> &'static str {
     }
 }
 
-/// What a context is opened for.
+/// Load for which a context is sized.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
     /// Connections at a time.
     pub connections: u32,
-    /// How many of them are busy at a time.
+    /// Busy connections among them at a time.
     pub busy: u32,
     /// Shards.
     pub shards: usize,
@@ -178,11 +178,11 @@ impl DeviceArgs {
         config.validate().map_err(|error| anyhow!("{error}"))?;
         let Some(peer) = peer else { return Ok(()) };
         let own = self.network.addresses.iter().find(|own| own.address == peer);
-        ensure!(own.is_none(), "{peer} is the address of this end: give that of the server");
+        ensure!(own.is_none(), "{peer} is the address of this end: give the server's");
         ensure!(
             config.reaches(peer),
-            "{peer} cannot be reached: give an --address whose prefix covers it and of which it is \
-             a host, or a --gateway"
+            "{peer} cannot be reached: give an --address with a prefix that contains it as a host, \
+             or a --gateway"
         );
         Ok(())
     }
@@ -211,8 +211,8 @@ impl DeviceArgs {
         Context::open(config).map_err(|error| anyhow!("{error}"))
     }
 
-    /// Opens the context of a client or a server. Returns it with the cores of its workers: with
-    /// one shard that of `--cores`, to which the calling thread is pinned then.
+    /// Opens the context of a client or a server. Returns it with the cores of its workers. With
+    /// one shard, pins the calling thread to the core of `--cores`.
     ///
     /// # Errors
     /// As [`DeviceArgs::open`], and if there are not as many cores as shards.
@@ -226,8 +226,7 @@ impl DeviceArgs {
         Ok((self.open(demand)?, cores))
     }
 
-    /// Opens two connected contexts in this process: first that of the client, then that of the
-    /// server.
+    /// Opens two connected contexts in this process: first the client's, then the server's.
     ///
     /// # Errors
     /// If there is no memory.

@@ -70,18 +70,19 @@ pub struct Endpoint {
     pub pd: Pd,
     shard: ShardHandle,
     cq: Cq,
-    /// Of other shards at which connections arrived ([`Endpoint::create_qp_on`]).
+    /// Completion queues of the other shards at which connections arrived
+    /// ([`Endpoint::create_qp_on`]).
     other_cqs: Vec<Cq>,
     requests: usize,
     spinner: RefCell<Spinner>,
-    /// Since when the link has been seen without its peer.
+    /// Time since which the link has no peer.
     gone_since: Cell<Option<Instant>>,
     /// The link had a peer at some time.
     had_peer: Cell<bool>,
 }
 
-/// Time for which the link has to be without its peer. The link is read ten times a second, so that
-/// one whose next peer has just come may still be taken for empty.
+/// Time for which the link has to be without its peer. We read the link ten times a second, so a
+/// link may still look empty when its next peer has just connected.
 const GONE: Duration = Duration::from_millis(300);
 
 fn out_of_memory(len: usize) -> String {
@@ -97,7 +98,7 @@ pub fn allocate(context: &Context, len: usize) -> anyhow::Result<Buffer> {
 }
 
 impl Endpoint {
-    /// Creates an endpoint on the first shard whose connections have at most `requests` outstanding
+    /// Creates an endpoint on the first shard. Its connections have at most `requests` outstanding
     /// in total.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ const MPA_REVISION_2: u8 = 2;
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct IrdOrdArgs {
     /// IRD: concurrent inbound RDMA Read and atomic requests, 1 to 128. MPA revision 2 negotiates
-    /// it, and a server raises its IRD to the client's ORD; with revisions 0 and 1 the peer's ORD
-    /// has to be configured to match.
+    /// it, and a server raises its IRD to the client's ORD. With revisions 0 and 1, configure the
+    /// peer's ORD to match.
     #[arg(long, value_name = "N", help_heading = "MPA")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=IRD_ORD_MAX))]
     pub ird: Option<u16>,
@@ -53,9 +53,8 @@ pub struct MpaArgs {
     #[arg(long, value_name = "REVISION", help_heading = "MPA")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(MPA_REVISION_2)))]
     pub mpa_revision: Option<u8>,
-    /// Peer-to-peer mode (RFC 6581), in which either side may send first: the initiator's stack
-    /// sends an RTR message of one of these kinds that the responder supports (MPA revision 2
-    /// only).
+    /// Peer-to-peer mode (RFC 6581, MPA revision 2 only): either side may send first. The
+    /// initiator's stack sends an RTR message of one of these kinds that the responder supports.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,..", help_heading = "MPA")]
     pub peer_to_peer: Vec<RtrKind>,
 }
@@ -79,7 +78,8 @@ impl MpaArgs {
         let revision = if immediate { 0 } else { self.revision() };
         ensure!(
             self.peer_to_peer.is_empty() || revision == MPA_REVISION_2,
-            "--peer-to-peer needs MPA revision {MPA_REVISION_2}"
+            "--peer-to-peer needs MPA revision {MPA_REVISION_2}: omit --mpa-revision and \
+             --immediate"
         );
         ensure!(crc || revision > 0, "MPA revision 0 always has CRCs: omit --no-crc");
         Ok(())

@@ -15,7 +15,7 @@ use crate::stop::{self, Stop};
 /// Texts of a server that wait to be written, at most. More are dropped.
 const QUEUE_LEN: usize = 1024;
 
-/// Whose output it is.
+/// Owner of the output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Role {
     /// A client's: a failure ends the run.

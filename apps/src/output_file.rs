@@ -221,7 +221,7 @@ fn options() -> OpenOptions {
 }
 
 /// True if `fd`, which is standard output or standard error, is the same file, pipe or socket.
-/// Character devices are opened anew: they have no offset, and /dev/null is everybody's.
+/// Character devices are opened again: they have no offset, and everybody may write /dev/null.
 fn is_stdio(meta: &Metadata, fd: BorrowedFd<'_>) -> bool {
     let same = |other: Metadata| (meta.dev(), meta.ino()) == (other.dev(), other.ino());
     let other = duplicate(fd).and_then(|file| file.metadata());

@@ -27,9 +27,9 @@ pub struct PortFigures {
     pub tx_dropped: u64,
     /// First segments received that were compared with the port's RSS key and table.
     pub rss_checked: u64,
-    /// Of these, segments with another hash or on another queue.
+    /// Segments among them with another hash or on another queue.
     pub rss_mismatches: u64,
-    /// Frames that arrived at another shard than that of their connection.
+    /// Frames that arrived at another shard than their connection's.
     pub frames_forwarded: u64,
 }
 

@@ -68,7 +68,7 @@ impl CorePlacement {
     }
 }
 
-/// Returns the core of each of `shards` shards: those of `--cores`; by default the first ones of
+/// Returns the core of each of `shards` shards: given by `--cores`; by default the first ones of
 /// the affinity mask.
 ///
 /// # Errors

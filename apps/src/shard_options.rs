@@ -10,16 +10,15 @@ const SHARDS_MAX: usize = 64;
 /// Number of shards.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ShardArgs {
-    /// Shards: queues of the device, each with connections of its own and driven by a thread of its
-    /// own, pinned to a core of its own (--cores). Give as many as cores are to work. A device may
-    /// have fewer queues (tap: 4, virtio-user: 8); over memif and vhost both ends should have as
-    /// many.
+    /// Number of shards. A shard is a queue of the device with its own connections, and a thread
+    /// pinned to its own core (--cores). Give one for each core that is to work. A device may have
+    /// fewer queues (tap: 4, virtio-user: 8). Over memif and vhost, give both ends the same number.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = shards)]
     pub shards: usize,
 }
 
 impl ShardArgs {
-    /// Returns the core of each shard: `cores`, those of `--cores`, or the first ones that may be
+    /// Returns the core of each shard: `cores` of the option, or the first ones that may be
     /// used.
     ///
     /// # Errors

@@ -2,11 +2,11 @@
 //!
 //! They are blocked in all threads, and one thread waits for them. The first one ends the tasks, so
 //! that devices are closed, peers are notified and reports are written; then the program dies of
-//! that signal. Those of the next second are the same request: `timeout` signals its child and then
-//! its group, a closing terminal and its shell send SIGHUP each, systemd adds SIGHUP to SIGTERM. A
-//! later one ends the program at once. SIGXFSZ is blocked. All other signals keep their
-//! disposition, and so do those of the three that the caller has set to be ignored or has blocked:
-//! `nohup`, and a shell for its background jobs.
+//! that signal. Signals of the next second are the same request: `timeout` signals its child and
+//! then its group, a closing terminal and its shell send SIGHUP each, systemd adds SIGHUP to
+//! SIGTERM. A later one ends the program at once. SIGXFSZ is blocked. All other signals keep their
+//! disposition. So do those of the three that the caller ignores or blocks, as `nohup` and a shell
+//! with its background jobs do.
 
 use std::fs::read_to_string;
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Why the tasks of a program have to end before they are finished: a signal, or output that fails.
+//! Early stop of a program's tasks: because of a signal, or of output that fails.
 
 use std::sync::atomic::{AtomicI32, Ordering};
 

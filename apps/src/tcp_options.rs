@@ -35,9 +35,9 @@ pub struct TcpArgs {
     /// Limit of receive window auto-tuning in bytes [default: 6M, or --recv-window if larger].
     #[arg(long, value_name = "BYTES", value_parser = window, help_heading = "TCP")]
     pub recv_window_max: Option<u32>,
-    /// Idle seconds before the first keepalive probe and between probes, at most 75 between, or
-    /// off. The connection is aborted after nine unanswered probes [default: off; at a server 10
-    /// seconds, then three probes, 2 seconds apart].
+    /// Idle seconds before the first keepalive probe, or off. Probes follow at the same interval,
+    /// at most 75 seconds; nine without an answer abort the connection [default: off; at a server
+    /// 10 seconds, then three probes, 2 seconds apart].
     #[arg(long, value_name = "SECONDS", value_parser = keepalive, help_heading = "TCP")]
     pub keepalive: Option<Keepalive>,
     /// Seconds without acknowledgment of outstanding data before the connection is aborted
@@ -63,7 +63,7 @@ pub enum Congestion {
     /// NewReno (RFC 5681).
     #[value(name = "newreno")]
     NewReno,
-    /// DCTCP (RFC 8257), for networks whose switches mark at short queues.
+    /// DCTCP (RFC 8257), for networks with switches that mark at short queues.
     Dctcp,
 }
 

@@ -13,11 +13,11 @@ use crate::net_admin::without_net_admin;
 use crate::removal::Watch;
 use crate::{fork, memif_disconnect, sys, vhost_state};
 
-/// What of each port is in use here, by port ID.
+/// Use of each port by this library, by port ID.
 static IN_USE: RankedMutex<[InUse; sys::RTE_MAX_ETHPORTS as usize]> =
     RankedMutex::new(Rank::List, [const { InUse::Nothing }; sys::RTE_MAX_ETHPORTS as usize]);
 
-/// What of a port is in use here.
+/// Part of a port that this library uses.
 #[derive(Debug)]
 enum InUse {
     Nothing,
@@ -132,7 +132,7 @@ pub(crate) struct Attached {
     hotplugged: Option<(&'static CStr, CString)>,
     /// Queues in use here of a port that the host program owns; `None` if it is owned here.
     borrowed: Option<BorrowedQueues>,
-    /// Whether the kernel asks for the device; `None` if it cannot be known.
+    /// Watches for the kernel's request to return the device; `None` if it cannot be known.
     watch: Option<Watch>,
     /// Resources the port refers to, released after it is closed.
     kept: Vec<Arc<dyn Debug + Send + Sync>>,

@@ -1,4 +1,4 @@
-//! What the build lacks, or finds twice, is one line with its remedy.
+//! Missing and duplicate parts of the build are reported as one line with its remedy.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -12,7 +12,7 @@ pub(crate) const QUIESCE_POLLS: (u32, Duration) = (1000, Duration::from_micros(2
 /// Longest sleep between polls for a stuck burst.
 const STUCK_SLEEP_MAX: Duration = Duration::from_millis(2);
 
-/// For queues whose port is never quiesced as a whole.
+/// For queues of ports that are never quiesced as a whole.
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// State of the ring of one receive or transmit queue.
@@ -88,12 +88,12 @@ pub(crate) struct BurstLock {
 pub(crate) struct BurstGuard<'a>(&'a InFlight);
 
 impl BurstLock {
-    /// Of a port whose bursts are forbidden while `quiesced` is set.
+    /// Creates the lock of a port. Bursts are forbidden while `quiesced` is set.
     pub(crate) fn new(quiesced: &'static AtomicBool, in_flight: Arc<InFlight>) -> Self {
         Self { quiesced, in_flight }
     }
 
-    /// Of a queue for which the state of the ring says all.
+    /// Creates the lock of a queue for which the ring's state suffices.
     pub(crate) fn by_ring_state(in_flight: Arc<InFlight>) -> Self {
         Self { quiesced: &NEVER, in_flight }
     }

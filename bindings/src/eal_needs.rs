@@ -1,5 +1,5 @@
-//! What EAL needs of the system before it is started. Without it `rte_eal_init` prints all of its
-//! options, or aborts the process.
+//! System requirements of EAL, checked before it is started. Without them `rte_eal_init` prints all
+//! of its options, or aborts the process.
 
 use core::fmt;
 use std::ffi::CString;

@@ -1,5 +1,5 @@
-//! Why EAL has refused the plug-ins with DPDK's drivers: it tells only in its log, at a level that
-//! is off.
+//! Reason for which EAL has refused the plug-ins with DPDK's drivers. EAL states it only in its
+//! log, at a level that is off.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::read_dir;

@@ -29,7 +29,7 @@ pub struct HostPort {
     queues: Range<u16>,
 }
 
-/// How the host program has set up its port, and the queue pairs of a [`HostPort`].
+/// Setup of the host program's port, and of the queue pairs of a [`HostPort`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostPortSetup {

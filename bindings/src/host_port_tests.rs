@@ -184,7 +184,7 @@ fn mempool_of_the_program_is_used_as_it_is() {
     assert_eq!(Mempool::of_host(eal(), "host_absent").unwrap_err(), Error::NoPool);
 }
 
-/// What a thread has cached of the program's mempool is not lost with the thread, nor when the
+/// Mbufs in a thread's cache of the program's mempool are not lost with the thread, nor when the
 /// pool is no longer used here.
 #[test]
 fn thread_caches_of_the_programs_mempool_are_flushed() {

@@ -158,7 +158,7 @@ fn port_is_closed_only_after_the_events_of_its_control_socket() {
         let early = is_opened.recv_timeout(SETTLE);
         second.go_on.send(()).unwrap();
         let _other_port = early.or_else(|_| is_opened.recv()).unwrap();
-        // An event that comes after those of the control socket.
+        // An event that comes after the control socket's.
         bell.write_all(&[0]).unwrap();
         first.wait_until_reached();
         first.go_on.send(()).unwrap();

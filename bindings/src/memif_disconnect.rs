@@ -125,7 +125,7 @@ impl Bursts {
     fn resume(&self) {
         let queues = self.queues.lock();
         // A port's first receive queue was registered first, and comes last: once its state is
-        // known, so is that of the others.
+        // known, the others' are, too.
         for (queue, ring) in queues.iter().rev() {
             if let Some(queue) = queue.upgrade() {
                 queue.set_ring_state(ring.state());

@@ -24,7 +24,7 @@ pub(crate) enum Ring {
     Unconditional,
     /// The port was configured without this queue.
     Unconfigured,
-    /// What the driver keeps of the queue.
+    /// The driver's record of the queue.
     Queue(MemifQueue),
 }
 

@@ -25,7 +25,7 @@ static CREATED: AtomicU32 = AtomicU32::new(0);
 #[expect(clippy::cast_possible_truncation, reason = "128 in every build")]
 pub const HEADROOM: u16 = sys::RTE_PKTMBUF_HEADROOM as u16;
 
-/// All mempools that were created here, and those of the host program that are in use here, once
+/// All mempools that were created here, and the host program's that are in use here, once
 /// for each use.
 static POOLS: RankedMutex<Vec<Entry>> = RankedMutex::new(Rank::Pools, Vec::new());
 
@@ -251,7 +251,7 @@ mod tests {
     use super::*;
     use crate::EalConfig;
 
-    /// Both take the lock of DPDK's control path and that of the list of mempools. A pool of this
+    /// Both take the locks of DPDK's control path and of the list of mempools. A pool of this
     /// crate stands for one of the program.
     #[test]
     fn pools_are_created_and_found_by_two_threads_at_a_time() {

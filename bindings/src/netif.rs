@@ -134,7 +134,7 @@ pub struct Interface {
     index: i32,
     /// Requests go to the namespace in which this was opened.
     socket: OwnedFd,
-    /// What the kernel tells of the descriptors of a tap.
+    /// Files of the kernel that describe the descriptors of a tap.
     taps: Vec<PathBuf>,
 }
 

@@ -178,7 +178,7 @@ impl TxQueue {
     }
 
     /// True if the link partner has no queue for this one, so that no frame will be sent unless it
-    /// connects anew. Unlike [`TxQueue::has_wire`], false while there is no connection.
+    /// connects again. Unlike [`TxQueue::has_wire`], false while there is no connection.
     #[must_use]
     pub fn is_without_partner(&self) -> bool {
         self.burst_lock.as_ref().is_some_and(BurstLock::is_ring_absent)

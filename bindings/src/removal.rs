@@ -22,7 +22,7 @@ enum Watched {
     Requested,
 }
 
-/// Ports that are watched, by port ID. Numbers in place of pointers: an event that is late finds
+/// Ports that are watched, by port ID. Numbers instead of pointers: an event that is late finds
 /// nothing.
 static PORTS: RankedMutex<BTreeMap<u16, Watched>> = RankedMutex::new(Rank::List, BTreeMap::new());
 

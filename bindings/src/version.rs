@@ -1,4 +1,4 @@
-//! The release of DPDK: that of the headers, and that of the library.
+//! The release of DPDK: of the headers, and of the library.
 
 use std::ffi::CStr;
 use std::sync::OnceLock;

@@ -127,7 +127,7 @@ impl Watched {
     #[must_use]
     fn publish(&self) -> Vec<Arc<InFlight>> {
         let locks = |pair: &[Weak<InFlight>; 2]| pair.each_ref().map(Weak::upgrade);
-        // The first one last: once its state is known, so is that of the others.
+        // The first one last: once its state is known, the others' are, too.
         for (queue, pair) in self.queues.iter().enumerate().rev() {
             let state = self.ring_state(queue);
             locks(pair).iter().flatten().for_each(|lock| lock.set_ring_state(state));

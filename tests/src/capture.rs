@@ -74,8 +74,8 @@ impl Capture {
     /// Ends the capture; returns the file.
     ///
     /// # Errors
-    /// Of the kind [`DROPPED_PACKETS`] if packets were dropped, so that no check of the file is
-    /// conclusive.
+    /// An error of the kind [`DROPPED_PACKETS`] if packets were dropped: no check of the file is
+    /// conclusive then.
     pub fn stop(self) -> io::Result<PathBuf> {
         // Captured packets may still be in the kernel's buffer.
         std::thread::sleep(Duration::from_millis(300));

@@ -10,11 +10,11 @@ use crate::workspace::root;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What is missing if [`build`] finds no library, and how to build it.
+/// Message if [`build`] finds no library: the missing file, and the command that builds it.
 pub const BUILD_HINT: &str = "no libhost_stack.a; cargo build --profile test -p ferrowarp-tests \
                               --features device --example host_stack";
 
-/// What Rust's standard library needs of the system, as `--print native-static-libs` says.
+/// System libraries of Rust's standard library, as `--print native-static-libs` lists them.
 const RUST_LIBRARIES: [&str; 6] = ["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
 /// Libraries with functions that the stack calls, which libdpdk.pc leaves out as plug-ins.
@@ -26,7 +26,7 @@ const DRIVERS: [&str; 2] = ["-lrte_net_ring", "-lrte_bus_vdev"];
 /// With the compiler's output.
 pub fn build() -> io::Result<Option<PathBuf>> {
     let Some(library) = process::program("examples/libhost_stack.a") else { return Ok(None) };
-    // Beside the library; renamed, as another process may run the one that is there.
+    // Next to the library. Renamed, because another process may run the present one.
     let program = library.with_file_name("host_program");
     let new = program.with_extension(std::process::id().to_string());
     compile(&library, &new)?;

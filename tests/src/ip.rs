@@ -1,5 +1,5 @@
-//! What hand-made peers and routers send besides TCP: ARP replies and ICMP errors. Independent of
-//! the stack's own code.
+//! Packets other than TCP that hand-made peers and routers send: ARP replies and ICMP errors.
+//! Independent of the stack's own code.
 
 /// The Internet checksum (RFC 1071).
 #[must_use]

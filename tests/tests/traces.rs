@@ -1,5 +1,5 @@
 //! Every packet trace in `tests/traces` as a separate test: `cargo test --test traces rfc5961` runs
-//! those of a folder, `cargo test --test traces -- --list` lists all. How to write one:
+//! the ones of a folder, `cargo test --test traces -- --list` lists all. How to write one:
 //! `tests/traces/README.md`.
 
 use std::fs;

@@ -224,7 +224,7 @@ impl IncomingFile {
             (None, Message::Open { by, len, slots }) => {
                 ensure!(
                     slots.count == SLOTS && slots.len == SLOT_LEN,
-                    "the peer uses another slot layout: another version?"
+                    "the peer uses another slot layout: use one version at both ends"
                 );
                 self.source = Some((by, slots));
                 self.len = len;

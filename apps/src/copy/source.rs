@@ -23,11 +23,11 @@ use crate::message_channel::MessageChannel;
 use crate::run_loop::{Step, Task};
 use crate::watchdog::Watchdog;
 
-/// Files up to this length are read at once: those of `/proc` and `/sys` have another length than
+/// Files up to this length are read at once: files of `/proc` and `/sys` have another length than
 /// they claim.
 const SMALL_LEN: u64 = 64 << 10;
 /// Longest file that claims to be a small one.
-const LIAR_LEN_MAX: u64 = 64 << 20;
+const UNSIZED_LEN_MAX: u64 = 64 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -280,9 +280,13 @@ fn open_file(path: &Path) -> anyhow::Result<(Box<dyn Read + Send>, u64)> {
         return Ok((Box::new(file), len));
     }
     let mut bytes = Vec::new();
-    file.by_ref().take(LIAR_LEN_MAX + 1).read_to_end(&mut bytes).with_context(error_text)?;
+    file.by_ref().take(UNSIZED_LEN_MAX + 1).read_to_end(&mut bytes).with_context(error_text)?;
     let len = bytes.len() as u64;
-    ensure!(len <= LIAR_LEN_MAX, "{} does not tell its length: copy it first", path.display());
+    ensure!(
+        len <= UNSIZED_LEN_MAX,
+        "{} does not report its length: copy it to a regular file first",
+        path.display()
+    );
     Ok((Box::new(Cursor::new(bytes)), len))
 }
 

@@ -8,7 +8,7 @@ const IDLE_AFTER_NS: u64 = 1_000_000_000;
 /// Polling interval after that, unless the configured one is longer.
 const IDLE_POLL_NS: u64 = 1_000_000;
 
-/// How to wait for the next poll.
+/// Wait before the next poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     /// Not at all: there may be more frames.

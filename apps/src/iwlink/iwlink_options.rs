@@ -23,8 +23,8 @@ const FRAMES_DEFAULT_RANGE: (u64, u64) = (4096, 65_536);
 ///
 /// Without options the link is perfect. Options apply to both directions; --to-right and --to-left
 /// override them for one direction. All random decisions come from one seed: the n-th frame of a
-/// direction gets the same random faults in each run, whenever it arrives. With a higher loss rate,
-/// the same frames are lost and others.
+/// direction gets the same random faults in each run, whenever it arrives. A higher loss rate loses
+/// the same frames and more.
 #[derive(Debug, Parser)]
 #[command(name = "iwlink", version = environment::version())]
 #[command(max_term_width = 100, after_help = EXAMPLE)]
@@ -53,11 +53,11 @@ pub struct IwlinkOptions {
     #[arg(long, value_name = "TIME", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("delay", text))]
     pub delay: Option<LinkOption>,
-    /// Maximum random addition to the delay; the order of frames is kept.
+    /// Maximum of a random addition to the delay. Frames stay in order.
     #[arg(long, value_name = "TIME", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("jitter", text))]
     pub jitter: Option<LinkOption>,
-    /// Fraction of frames delayed further, so that later ones overtake.
+    /// Fraction of frames that are delayed further, so that later ones overtake them.
     #[arg(long, value_name = "FRACTION", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("reorder", text))]
     pub reorder: Option<LinkOption>,
@@ -85,7 +85,7 @@ pub struct IwlinkOptions {
     #[arg(long, value_name = "BYTES", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("mark", text))]
     pub mark: Option<LinkOption>,
-    /// Drops longer IP packets without sending ICMP (black hole).
+    /// Path MTU: drops longer IP packets without sending ICMP (black hole).
     #[arg(long, value_name = "BYTES", help_heading = "Link emulation")]
     #[arg(value_parser = |text: &str| LinkOption::parse("path-mtu", text))]
     pub path_mtu: Option<LinkOption>,
@@ -120,8 +120,8 @@ pub struct IwlinkOptions {
     /// Polling interval while idle. Frames on tap devices also wake it.
     #[arg(long, default_value = "50us", value_name = "TIME", value_parser = parse_time_ns)]
     pub poll: u64,
-    /// Busy-waits for frames due within this time. 0 never keeps a core busy; frames then leave in
-    /// small bursts.
+    /// Busy-waits for frames that are due within this time. With 0 the program never keeps a core
+    /// busy, and frames leave in small bursts.
     #[arg(long, default_value = "50us", value_name = "TIME", value_parser = parse_time_ns)]
     pub spin: u64,
     /// Counts frames sent later than this after their due time as late.
@@ -230,9 +230,15 @@ impl IwlinkOptions {
 }
 
 fn check_faults(faults: &Faults) -> anyhow::Result<()> {
-    ensure!(faults.rate.is_some() || faults.queue.is_none(), "a queue limit needs a rate");
-    ensure!(faults.rate.is_some() || faults.mark.is_none(), "CE marks need a rate");
-    ensure!(faults.loss > 0.0 || faults.bursts.is_none(), "loss bursts need a loss rate");
+    ensure!(
+        faults.rate.is_some() || faults.queue.is_none(),
+        "a queue limit needs a rate: add --rate"
+    );
+    ensure!(faults.rate.is_some() || faults.mark.is_none(), "CE marks need a rate: add --rate");
+    ensure!(
+        faults.loss > 0.0 || faults.bursts.is_none(),
+        "loss bursts need a loss rate: add --loss"
+    );
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ferrowarp::device::{DpdkLink, RawPort};
 
-/// Interval between two readings, as that of contexts.
+/// Interval between two readings, as contexts have it.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Options that name the ports.
@@ -52,7 +52,9 @@ impl LinkWatch {
         }
         let of_thread = Arc::clone(&state);
         let thread = thread::Builder::new().name("iwlink-links".to_owned());
-        let thread = thread.spawn(move || watch(links, &of_thread)).context("a thread")?;
+        let thread = thread
+            .spawn(move || watch(links, &of_thread))
+            .context("cannot start a thread: raise ulimit -u")?;
         Ok(Self { state, thread: Some(thread) })
     }
 

@@ -18,7 +18,7 @@ use crate::perf::slots;
 /// Most messages posted on one connection before the next one is served.
 const POST_BURST: u64 = 64;
 
-/// At least one signaled request per so many bytes, so that peaks are those of the connection.
+/// At least one signaled request per so many bytes, so that peaks show the connection's rate.
 const SIGNAL_LEN_MAX: u64 = 1 << 20;
 
 /// State of one data connection.

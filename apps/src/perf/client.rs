@@ -41,11 +41,11 @@ enum State {
     Prepared,
     /// A run is in progress.
     Running,
-    /// The run is finished; those of other workers are not.
+    /// The run is finished here, but not yet at other workers.
     RunFinished,
     /// All runs are finished; the connections are being closed.
     Closing,
-    /// All connections are closed; not yet those of other workers, which may need this shard.
+    /// All connections are closed here, but not at other workers, which may need this shard.
     AllClosed,
     /// Finished.
     Closed,
@@ -55,7 +55,7 @@ enum State {
 pub struct Client {
     pub(super) session: Session,
     worker: Worker,
-    /// Where this worker waits for the others, or last did.
+    /// Barrier at which this worker waits for the others, or last did.
     barrier: BarrierPhase,
     /// Frames forwarded to other shards before the run.
     forwarded_before: u64,
@@ -308,7 +308,7 @@ impl Client {
                 None => Ok(()),
             },
             (state, message) => {
-                bail!("unexpected message {message:?} in state {state:?}: another version?")
+                bail!("unexpected {message:?} in state {state:?}: use one version at both ends")
             }
         }
     }

@@ -1,4 +1,5 @@
-//! What the client of iwperf offers and announces, and the addresses to which it connects.
+//! Connection parameters and announcement of the client of iwperf, and the addresses to which it
+//! connects.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::net::SocketAddr;

@@ -23,7 +23,7 @@ struct ServedClient {
     current: Vec<SessionEntry>,
     /// Sessions admitted so far.
     admitted: u32,
-    /// Why the first session failed that did.
+    /// Reason of the first session that failed.
     failure: Option<Error>,
 }
 

@@ -29,9 +29,8 @@ const STRIDE_ALIGN: u64 = 64;
 
 /// Bandwidth and latency of RDMA Write, Read, Send and atomic operations, as perftest.
 ///
-/// Bandwidth counts bytes confirmed at the Data Sink. Latency is half the round trip of a ping-pong
-/// in which each side reacts to the data placed, and the whole round trip of RDMA Reads and atomic
-/// operations.
+/// Bandwidth counts bytes confirmed at the Data Sink. Latency of Writes and Sends is half the round
+/// trip of a ping-pong; latency of RDMA Reads and atomic operations is the whole round trip.
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version = environment::version(), max_term_width = 100)]
 pub struct IwperfOptions {
@@ -128,7 +127,7 @@ pub struct ServerArgs {
     /// IRD and ORD.
     #[command(flatten)]
     pub reads: IrdOrdArgs,
-    /// TCP port to listen on, and on the next one for clients with more than 32,768 -q.
+    /// TCP port to listen on. Clients with more than 32,768 queue pairs also use the next port.
     #[arg(short, long, default_value_t = PORT)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
@@ -138,8 +137,8 @@ pub struct ServerArgs {
     /// Aborts a session after so many seconds without progress.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub timeout: Duration,
-    /// Writes the environment and the port's counters at the end to this file, as JSON; the results
-    /// are with the client.
+    /// Writes the environment and the port's counters at the end to this file, as JSON. The client
+    /// has the results.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
 }
@@ -179,7 +178,7 @@ pub struct TestArgs {
     #[arg(conflicts_with = "iters")]
     pub duration: Option<Duration>,
     /// Number of queue pairs, spread evenly over the shards (bandwidth only) [default: one for each
-    /// shard]. Many need a small -t: a connection takes memory for as many requests.
+    /// shard]. With many, lower -t: each connection takes memory for -t requests.
     #[arg(short, long)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(QPS_MAX)))]
     pub qps: Option<u32>,
@@ -216,16 +215,16 @@ pub struct TestArgs {
     /// IRD and ORD.
     #[command(flatten)]
     pub reads: IrdOrdArgs,
-    /// All queue pairs read and write the same buffer at each end, in place of one each
-    /// (bandwidth only): what many of them cost beside the caches that their messages need.
+    /// Uses one buffer at each end for all queue pairs instead of one each (bandwidth only), to
+    /// measure the cost of many queue pairs without the cache misses of their messages.
     #[arg(long, conflicts_with = "verify")]
     pub shared_buffer: bool,
-    /// Verifies every byte of every message at the Data Sink. Uses --tx-depth buffers; fewer, with
-    /// as few outstanding messages, if these would exceed 1 GiB.
+    /// Verifies every byte of every message at the Data Sink, in --tx-depth buffers. If these would
+    /// exceed 1 GiB, there are fewer buffers and as few outstanding messages.
     #[arg(long)]
     pub verify: bool,
-    /// Writes the results as JSON, also if the run fails. With several shards each result has their
-    /// figures in `shards`.
+    /// Writes the results as JSON, also if the run fails. With several shards, `shards` in each
+    /// result has the figures of each.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
     /// Writes the latencies as an HdrHistogram log (latency only), in nanoseconds.

@@ -2,7 +2,7 @@
 //! atomic operation at a time.
 //!
 //! As in perftest's write_lat, the sink of RDMA Writes polls the last byte of the message. In
-//! message `n` it is `n / slots + 1` modulo 256, in place of the pattern's: it differs from the
+//! message `n` it is `n / slots + 1` modulo 256, instead of the pattern's: it differs from the
 //! previous contents of the slot.
 
 use std::time::{Duration, Instant};
@@ -407,7 +407,7 @@ impl Ponger {
         Ok(())
     }
 
-    /// Returns the passive half, whose bookkeeping is shared with bandwidth runs.
+    /// Returns the passive half. Bandwidth runs use the same bookkeeping.
     pub const fn passive_mut(&mut self) -> &mut Passive {
         &mut self.passive
     }

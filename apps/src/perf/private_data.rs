@@ -26,8 +26,8 @@ impl Group {
 /// Role of a connection, carried in its private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnRole {
-    /// Role 0: carries the control exchange of a session. The numbers are those of its `Hello`;
-    /// the responder needs them earlier to create its queues.
+    /// Role 0: carries the control exchange of a session. `Hello` repeats the numbers; the
+    /// responder needs them earlier, to create its queues.
     Control {
         /// Identifies the session.
         token: u32,

@@ -32,7 +32,7 @@ pub struct TestParams {
     /// MPA markers negotiated, in at least one direction.
     pub markers: bool,
     /// Computation of TCP and IP checksums: `none`, `software`, `offload`, or `offload (TCP)` if
-    /// only that of TCP is left to the NIC.
+    /// the NIC computes only TCP's.
     pub checksum: String,
     /// Clock of this end, and the cost of a reading.
     pub clock: String,
@@ -61,7 +61,7 @@ pub struct Measurement {
     /// MPA CRC negotiated.
     pub crc: bool,
     /// Computation of TCP and IP checksums: `none`, `software`, `offload`, or `offload (TCP)` if
-    /// only that of TCP is left to the NIC.
+    /// the NIC computes only TCP's.
     pub checksum: String,
     /// MPA markers negotiated, in at least one direction.
     pub markers: bool,
@@ -83,7 +83,7 @@ pub struct Measurement {
     /// Best window of at least 10 ms, in gigabits per second; 0 if the run was shorter.
     #[serde(skip)]
     pub peak_gbit_s: f64,
-    /// Shard of the worker whose result this is.
+    /// Shard of the worker that has this result.
     #[serde(skip)]
     pub shard: usize,
     /// Bytes, over all queue pairs and both directions.
@@ -101,7 +101,7 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Creates a result whose figures are still zero.
+    /// Creates a result with all figures zero.
     #[must_use]
     pub fn new(setting: &TestParams, size: u64) -> Self {
         Self {

@@ -75,7 +75,7 @@ impl Server {
     fn poll_listener(&mut self) {
         let acceptor = Arc::clone(&self.acceptor);
         let sessions = Arc::clone(&self.sessions);
-        // A data connection belongs to the worker of its session, any other to that of its shard.
+        // A data connection belongs to its session's worker, any other to its shard's worker.
         let worker_of = |request: &ConnRequest| {
             let role = ConnRole::parse(&request.offer().private_data);
             let serving = match role {

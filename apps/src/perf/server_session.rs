@@ -18,7 +18,7 @@ use crate::watchdog::Watchdog;
 
 /// Most outstanding requests, or receives, of a data connection.
 const DEPTH_MAX: u32 = 16384;
-/// IRD and ORD for clients whose MPA revision does not negotiate them.
+/// IRD and ORD for clients with an MPA revision that does not negotiate them.
 const IRD_DEFAULT: u16 = 16;
 /// Polling interval while memory is being allocated.
 const ALLOCATION_POLL_INTERVAL: Duration = Duration::from_micros(200);
@@ -287,7 +287,7 @@ impl ServerSession {
                 None => Ok(()),
             },
             (state, message) => {
-                bail!("unexpected message {message:?} in state {state:?}: another version?")
+                bail!("unexpected {message:?} in state {state:?}: use one version at both ends")
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::perf::hdr::Interval;
 use crate::perf::latency_stats::Summary;
 use crate::perf::report::{Measurement, OnResult, TestParams};
 
-/// Figures of one shard, as those of the whole run.
+/// Figures of one shard.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShardFigures {
     /// Number of the shard.
@@ -44,7 +44,7 @@ impl ShardFigures {
         }
     }
 
-    /// Returns its line below that of the total.
+    /// Returns its line below the total.
     #[must_use]
     pub fn line(&self) -> String {
         let Self { shard, qps, frames_forwarded, .. } = self;
@@ -56,8 +56,8 @@ impl ShardFigures {
     }
 }
 
-/// Returns the result of a run from those of its workers, which began at the same time: their sum
-/// over the time of the longest. The peak is the sum of their peaks.
+/// Merges the workers' results into the result of a run. The workers began at the same time, so
+/// the rate is their sum over the longest duration. The peak is the sum of their peaks.
 ///
 /// # Panics
 /// If there is none.
@@ -87,14 +87,14 @@ pub struct Merger {
     on_result: OnResult,
     /// Workers that have reported the parameters of the test.
     ready: usize,
-    /// Of each worker, results of runs that others have not finished.
+    /// Results, by worker, of runs that others have not finished.
     pending: Vec<VecDeque<Measurement>>,
     /// Results of the runs.
     pub results: Vec<Measurement>,
 }
 
 impl Merger {
-    /// Merges the results of as many workers; `on_result` as that of a client.
+    /// Merges the results of as many workers; `on_result` receives them as a client's.
     #[must_use]
     pub fn new(workers: usize, on_result: OnResult) -> Self {
         let pending = (0..workers).map(|_| VecDeque::new()).collect();

@@ -205,7 +205,7 @@ impl TestRun {
         }
     }
 
-    /// As [`TestRun::tally`], of the messages that have completed so far: those of an unfinished
+    /// As [`TestRun::tally`], of the messages that have completed so far in an unfinished
     /// run.
     #[must_use]
     pub fn completed(&self) -> Tally {

@@ -19,7 +19,7 @@ pub struct Worker {
     pub team: Option<Team>,
 }
 
-/// What the workers of a client share.
+/// State that the workers of a client share.
 #[derive(Clone, Debug)]
 pub struct Team {
     /// Number of workers.

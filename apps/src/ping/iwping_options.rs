@@ -43,9 +43,9 @@ pub enum Command {
         /// Serves clients concurrently until interrupted; without it, exits after the first client.
         #[arg(short = 'P', long)]
         persistent: bool,
-        /// Maximum of concurrent clients; further ones are rejected. Then clients that have been
-        /// idle for --timeout lose their places. Each takes 4 KiB of registered memory plus the
-        /// size of its pings.
+        /// Maximum of concurrent clients. Further clients are rejected, unless one has been idle
+        /// for --timeout: it loses its place. Each takes 4 KiB of registered memory plus the size
+        /// of its pings.
         #[arg(long, value_name = "N", default_value_t = CLIENTS, requires = "persistent")]
         #[arg(value_parser = clap::value_parser!(u16).range(1..=CLIENTS_MAX))]
         clients: u16,

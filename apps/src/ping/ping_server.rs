@@ -49,7 +49,7 @@ pub struct PingServer {
     idle: IdleBackoff,
 }
 
-/// What the workers share.
+/// State that the workers share.
 struct Shared {
     acceptor: Acceptor,
     /// Clients that are being served.

@@ -48,7 +48,7 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
         client.latencies.histogram().len() >= rounds
     };
     // Clients do not finish, so that all are connected at the same time. They connect and ping in
-    // batches; those of other batches are idle meanwhile.
+    // batches; sessions of other batches are idle meanwhile.
     let mut serve = |clients: &mut [ping::ping_client::PingClient], rounds| {
         while !clients.iter().all(|client| is_answered(client, rounds)) {
             assert!(start.elapsed() < TIMEOUT, "a client is not answered");

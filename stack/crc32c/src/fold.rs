@@ -1,4 +1,4 @@
-//! CRC32C by folding with carry-less multiplications, beside the `crc32` instruction.
+//! CRC32C by folding with carry-less multiplications, next to the `crc32` instruction.
 //!
 //! *Folding* replaces a block at the front of a message by its product with a power of x, reduced
 //! to the length of a block, and adds it to a later block: the message becomes shorter, its CRC

@@ -1,8 +1,8 @@
 //! CRC32C by the `crc32` instruction of SSE 4.2, in three chains.
 //!
 //! The instruction has a latency of three cycles, and one can start in each. So three parts of
-//! equal length are read at once, each into a CRC of its own. That of the first is then multiplied
-//! by the power of x for the two parts that follow it, that of the second by the one for the third
+//! equal length are read at once, each into a CRC of its own. The first CRC is then multiplied
+//! by the power of x for the two parts that follow it, the second CRC by the one for the third
 //! part.
 
 use std::arch::x86_64::{
@@ -17,8 +17,8 @@ use crate::polynomial::{mul_x_pow, x_pow};
 /// Maximum words of a part: three make a segment at an MTU of 1,500, and [`SHIFTS`] 1 KiB.
 const PART_WORDS_MAX: usize = 64;
 
-/// Words from which three parts are faster than one chain: that of shorter messages takes fewer
-/// instructions, and overlaps with that of the next message.
+/// Words from which three parts are faster than one chain. The chain of a shorter message takes
+/// fewer instructions, and overlaps with the next message's chain.
 const WORDS_MIN: usize = 16;
 
 /// Multipliers of the CRCs of the first and the second part, by the words of a part.

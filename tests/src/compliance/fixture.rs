@@ -504,7 +504,7 @@ impl FpduFixture {
         ulpdus
     }
 
-    /// Like [`Self::sent_ulpdus`], but only those of one message of `len` bytes, with headers of
+    /// Like [`Self::sent_ulpdus`], but only the ones of one message of `len` bytes, with headers of
     /// `header_len` bytes. Later ones are left for the next call.
     ///
     /// # Panics

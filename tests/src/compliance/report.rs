@@ -13,7 +13,7 @@ use crate::peer::invalid_data;
 /// Maximum number of rules that one test may claim.
 const CLAIMS_MAX: usize = 5;
 /// Kinds of exceptions. `n/a`: a rule that only permits, or cannot fail. `foreign`: a rule about
-/// MPA over a TCP other than that of this stack.
+/// MPA over another TCP than this stack's.
 const EXCEPTION_KINDS: [&str; 2] = ["n/a", "foreign"];
 /// Levels in the summary, with their keywords.
 const LEVELS: [(&str, &[&str]); 4] = [

@@ -16,7 +16,7 @@ pub const ACTIVE_MUTANT_ENV: &str = "FERROWARP_MUTANT";
 
 /// Code to append to a crate with inactive mutants.
 pub const PRELUDE: &str = "
-/// Which mutant is awake.
+/// Selection of the mutant that is awake.
 pub mod mutants {
     /// Its number; 0 for none.
     #[inline(never)]

@@ -30,13 +30,13 @@ pub(super) struct Card {
     pub options: &'static [&'static str],
     /// Packets above 1500 bytes can be received: QEMU's vmxnet3 drops them.
     pub has_jumbo: bool,
-    /// How iwperf names the checksums that the card computes.
+    /// iwperf's name of the checksums that the card computes.
     pub checksum: &'static str,
     /// The card cuts frames into TCP segments.
     pub has_tso: bool,
 }
 
-/// The checksum of TCP, and not that of the IPv4 header.
+/// The checksum of TCP, but not of the IPv4 header.
 const TCP: &str = "offload (TCP)";
 
 /// A guest is booted once for each.
@@ -120,7 +120,7 @@ pub(super) enum PingServer {
 }
 
 impl PingServer {
-    /// Starts it; `options` are those of `iwping server`.
+    /// Starts it with these options of `iwping server`.
     pub(super) fn start(testbed: &mut Testbed, peer: Peer, options: &str) -> io::Result<Self> {
         match peer {
             Peer::Tap => {

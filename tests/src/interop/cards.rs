@@ -16,7 +16,7 @@ use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed, last_line};
 /// Rounds of a case.
 const ROUNDS: u32 = 200;
 
-/// Returns the cases of all cards, those of each in succession.
+/// Returns the cases of all cards, one card after the other.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

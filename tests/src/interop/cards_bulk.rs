@@ -23,7 +23,7 @@ const SHARDS: Transfer =
 /// File of the results in the guest.
 const RESULTS: &str = "/tmp/results.json";
 
-/// What iwperf transfers, both ways.
+/// Transfer of iwperf, both ways.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transfer {
     /// Bytes of a message.
@@ -234,7 +234,7 @@ fn run_client_of(
     expect_exit_ok("iwperf", &server)?;
     let summary = match outcome? {
         Some(verified) => BULK.expect_bytes(name, verified)?,
-        // Its exit status says that it has verified what it received, as that of the server does.
+        // Exit status 0: it has verified the received bytes, as the server has.
         None => BULK.summary(),
     };
     Ok((summary, server.output))

@@ -112,7 +112,7 @@ pub(super) fn refuse_cards(testbed: &Testbed) -> io::Result<()> {
     }
     testbed.guest.run_ok(&own_vfio("user"))?;
     let outcome = refuse_card_in_use(testbed);
-    // By its number: the only name that the guest has is that of the user.
+    // By its number: the guest has no other name than the user's.
     testbed.guest.run_ok(&own_vfio("0"))?;
     outcome
 }

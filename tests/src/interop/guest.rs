@@ -215,7 +215,7 @@ impl Guest {
         }
     }
 
-    /// Returns a property: `namespace`, `interface` (that of siw, on the host), `qemu` (the PID),
+    /// Returns a property: `namespace`, `interface` (siw's, on the host), `qemu` (the PID),
     /// `kernel`, `accel`; empty for any other key, and while the guest is down.
     #[must_use]
     pub fn property(&self, key: &str) -> String {

@@ -82,7 +82,7 @@ struct Retransmission {
     is_spurious: bool,
 }
 
-/// What identifies an acknowledgment in a capture.
+/// Identity of an acknowledgment in a capture.
 #[derive(Clone, Copy, Debug)]
 struct Acknowledgment {
     frame: u64,
@@ -101,7 +101,7 @@ const RETRANSMIT_FLAGS: [&str; 4] =
     ["retransmission", "fast_retransmission", "spurious_retransmission", "out_of_order"];
 
 impl TcpAnalysis {
-    /// True if no flag but those of retransmissions is unexplained.
+    /// True if only flags of retransmissions are unexplained.
     #[must_use]
     pub fn has_lost_alone(&self, explained: &[&str]) -> bool {
         let with_retransmissions = [explained, &RETRANSMIT_FLAGS].concat();

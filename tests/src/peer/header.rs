@@ -37,7 +37,7 @@ pub mod opcode {
     pub const ATOMIC_RESPONSE: u8 = 11;
 }
 
-/// Toggles a ULPDU's DDP and RDMAP versions between those of the IETF (DV 1, RV 1) and those of the
+/// Toggles a ULPDU's DDP and RDMAP versions between the IETF's (DV 1, RV 1) and the
 /// RDMA Consortium (DV 0, RV 0).
 pub fn toggle_versions(ulpdu: &mut [u8]) {
     for (byte, bits) in ulpdu.iter_mut().zip([0x01, 0x40]) {

@@ -36,7 +36,7 @@ pub(crate) fn invalid_data(what: impl Into<String>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, what.into())
 }
 
-/// How bytes are split into writes to the socket.
+/// Split of bytes into writes to the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segmentation {
     /// One write per FPDU.
@@ -422,7 +422,7 @@ impl Peer {
     /// I/O errors and `InvalidData` for bad framing.
     pub fn recv_ulpdu(&mut self) -> io::Result<Option<Vec<u8>>> {
         let mut first = [0];
-        // `read_exact` retries after a signal, such as those of DPDK's tap driver.
+        // `read_exact` retries after a signal: DPDK's tap driver uses some.
         match self.stream.read_exact(&mut first) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
             outcome => outcome?,

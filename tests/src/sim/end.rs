@@ -74,18 +74,18 @@ pub type SimEngine = Engine<HeapDevice, Rc<VecMemory>, CompletionQueues>;
 
 /// One end of the link.
 pub struct End {
-    /// The engine; with several shards that of the first.
+    /// The engine; with several shards the first one's.
     pub engine: SimEngine,
-    /// Its registered memory, that of all shards.
+    /// Registered memory of all its shards.
     pub arena: Rc<VecMemory>,
-    /// Its completion queues, those of all shards.
+    /// Completion queues of all its shards.
     pub queues: CompletionQueues,
     /// Engines of the other shards.
     others: Vec<SimEngine>,
     mesh: Option<EndMesh>,
 }
 
-/// What an end has in addition if it has shards.
+/// Further state of an end with shards.
 struct EndMesh {
     monitor: MeshMonitor,
     port: SimPort,

@@ -79,7 +79,7 @@ impl TxFrame for HeapTx {
 /// Segments into which [`PortOffload::Segmentation`] cuts a frame, at most.
 const TSO_SEGMENTS_MAX: u16 = 7;
 
-/// What a port does with the frames it sends.
+/// Work of a port on the frames that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PortOffload {
     /// Nothing.
@@ -214,8 +214,8 @@ impl HeapDevice {
     }
 }
 
-/// Computes checksums as a NIC does: that of the IPv4 header, if requested, and that of the
-/// segment, whose checksum field holds the sum of the pseudo-header.
+/// Computes checksums as a NIC does: of the IPv4 header, if requested, and of the segment. The
+/// segment's checksum field holds the sum of the pseudo-header.
 fn fill_in_checksums(frame: &mut [u8], request: &ChecksumRequest) {
     let &ChecksumRequest { l2_len: l2, l3_len: l3, l4_len: l4, ipv4 } = request;
     let is_v4 = frame[l2] >> 4 == 4;

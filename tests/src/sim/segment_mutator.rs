@@ -70,8 +70,9 @@ fn parts(frame: &[u8]) -> Option<Parts> {
 
 /// Returns the byte of the data offset with another offset, drawn from `byte`.
 ///
-/// Where the offset is valid, it moves the payload by less than an FPDU: otherwise intact FPDUs
-/// could be accepted at the place of others, and those they displace would be lost unnoticed.
+/// Returns a wrong data offset. A valid one moves the payload by less than an FPDU: otherwise
+/// intact FPDUs could be accepted at the place of others, and the displaced ones would be lost
+/// unnoticed.
 fn wrong_data_offset(original: u8, byte: u8) -> u8 {
     let words = byte >> 4;
     let is_valid = words >= 5;

@@ -14,7 +14,7 @@ pub const SHARD_COUNT_MAX: usize = 4;
 /// Entries of a redirection table.
 const TABLE_LEN: usize = 128;
 
-/// How a port delivers frames to its queues.
+/// Rule by which a port delivers frames to its queues.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Steering {
     /// By the hash key and the table that the shards know.
@@ -35,7 +35,7 @@ pub enum Steering {
 pub struct ShardOptions {
     /// Number of shards of each end, 1 to [`SHARD_COUNT_MAX`].
     pub counts: [usize; 2],
-    /// How their ports deliver frames.
+    /// Rule by which their ports deliver frames.
     pub steering: Steering,
     /// The shards know hash key and table of their port; otherwise they know nothing of how it
     /// delivers frames.
@@ -78,9 +78,9 @@ pub(super) struct SimPort {
     rng: SmallRng,
     steering: Steering,
     count: usize,
-    /// What the shards predict.
+    /// Table that the shards predict with.
     predicted: RssTable,
-    /// What the port does.
+    /// Table that the port uses.
     table: RssTable,
     changes_at: Instant,
 }

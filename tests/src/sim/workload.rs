@@ -37,7 +37,7 @@ pub struct Report {
     pub bytes: u64,
     /// Messages received.
     pub received: usize,
-    /// Operations on shared words that were invoked, and those of them that completed.
+    /// Operations on shared words that were invoked, and the number that completed.
     pub word_ops: (usize, usize),
     /// Virtual time, in nanoseconds.
     pub elapsed_ns: u64,
@@ -232,7 +232,7 @@ impl Workload {
             if slot.is_doomed
                 && let Some(checker) = &mut world.invariants
             {
-                // An ACK that the peer repeats, with a SYN cookie, may open it anew elsewhere.
+                // An ACK that the peer repeats, with a SYN cookie, may open it again elsewhere.
                 checker.ignore_port(port(conn));
             }
             let side = &mut slot.sides[end];

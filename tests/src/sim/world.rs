@@ -108,11 +108,11 @@ pub struct WorldOptions {
     /// The link cuts TCP segments to this many bytes of payload, as a host in between may do that
     /// offloads reception and transmission.
     pub cut_to: Option<usize>,
-    /// A router whose MTU is smaller than that of the ports, and changes.
+    /// A router with a smaller MTU than the ports; it changes.
     pub router: Option<Router>,
     /// TCP checksums are not verified, as if a router had recomputed them after the corruption.
     pub repair_checksums: bool,
-    /// What the ports do with sent frames on request; received checksums are verified.
+    /// Work of the ports on sent frames, on request; received checksums are verified.
     pub offload: PortOffload,
     /// RDMA Writes are placed out of order where markers locate their FPDUs.
     pub ooo_placement: bool,

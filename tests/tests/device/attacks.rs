@@ -219,7 +219,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Raises each number of `peak` to that of `usage`; lowers the free frames.
+/// Raises each number of `peak` to the one of `usage`; lowers the free frames.
 fn raise_to(peak: &mut Usage, usage: &Usage) {
     let (most, now) = (&mut peak.engine, &usage.engine);
     for (most, now) in [

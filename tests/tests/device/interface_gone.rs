@@ -124,7 +124,7 @@ fn connections_survive_a_failure_and_end_with_their_interface() {
                 return event;
             }
         };
-        // Those of the start: the carrier comes up a little later.
+        // Events of the start: the carrier comes up a little later.
         while !stack.context.link_is_up() {
             sleep(Duration::from_millis(5));
         }

@@ -91,7 +91,7 @@ fn link_that_fails_is_reported_and_ends_no_connection() {
     let (param, startup) = variants().remove(0);
     let mut link = TestConnection::accepted(&stack, &listener, &param, &startup);
     link.check_peer_transfers(1429);
-    // Until the next event of the link; there are those of the connection, too.
+    // Until the next event of the link; there are events of the connection, too.
     let next_state = || loop {
         let event = channel.wait(TIMEOUT).expect("a change of the link is reported");
         if matches!(event, AsyncEvent::PortError | AsyncEvent::PortActive) {

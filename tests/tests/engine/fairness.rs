@@ -297,7 +297,7 @@ fn connection_sends_sixteen_segments_per_pass() {
     assert_eq!(drive_with_slots(&mut world, 0, TX_QUEUE_LEN).len(), 16);
 }
 
-/// A pass sends a burst of segments, as large as the peer's passes receive, in place of something
+/// A pass sends a burst of segments, as large as the peer's passes receive, instead of something
 /// for all connections. Those that it did not visit come first in the next one.
 #[test]
 fn pass_sends_no_more_than_a_burst() {
@@ -327,7 +327,7 @@ fn pass_sends_no_more_than_a_burst() {
     }
 }
 
-/// The state of many connections is loaded ahead of their turns; that of few stays in the caches.
+/// The state of many connections is loaded ahead of their turns; few stay in the caches anyway.
 #[test]
 fn state_of_many_connections_is_loaded_ahead() {
     let mut options = WorldOptions::new(11);

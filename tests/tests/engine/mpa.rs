@@ -1,4 +1,4 @@
-//! MPA rules, and those of an MPA-aware TCP, checked on the wire.
+//! Rules of MPA and of an MPA-aware TCP, checked on the wire.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::tcp::Probing;

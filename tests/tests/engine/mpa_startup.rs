@@ -194,7 +194,7 @@ fn streaming_start() {
         for (end, &qp) in qps.iter().enumerate() {
             assert_eq!(event(&mut world, end), Event::Streaming { qp });
         }
-        // An odd number of bytes, so that marker positions differ from those of a fresh connection.
+        // An odd number of bytes, so that marker positions differ from a fresh connection's.
         let hello = [0x48; 777];
         assert_eq!(world.ends[0].engine.stream_send(qps[0], &hello), Ok(777));
         assert_eq!(world.ends[1].engine.stream_send(qps[1], b"me too"), Ok(6));

@@ -186,7 +186,7 @@ fn solicited(sent: &[Sent]) -> Vec<IpAddr> {
     sent.iter().filter_map(ip).collect()
 }
 
-/// Many connections wait for one hardware address: a pass looks at a part of them, and those of
+/// Many connections wait for one hardware address: a pass looks at a part of them, and the ones of
 /// other neighbors have their turn.
 #[test]
 fn connections_that_await_an_address_are_resolved_in_turn() {

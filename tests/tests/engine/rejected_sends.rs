@@ -19,7 +19,7 @@ const SEND_COUNT_MAX: usize = 8;
 const LONG_LEN: u32 = 64 << 10;
 const ARENA_LEN: usize = 1 << 17;
 
-/// Two queue pairs; the application posts to that of end 0 itself.
+/// Two queue pairs; the application posts to end 0's itself.
 struct Pair {
     world: World,
     qps: [QpId; 2],

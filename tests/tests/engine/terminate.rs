@@ -71,7 +71,7 @@ fn evict_partial_fpdu(live: &mut Connection) {
     assert_eq!(live.fx.engine.counters().partials_evicted, 1);
 }
 
-/// How this end ends a stream.
+/// Cause for which this end ends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndCause {
     /// A tagged segment that may not be placed.

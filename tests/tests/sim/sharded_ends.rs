@@ -334,7 +334,7 @@ fn connections_follow_others_that_ended_on_any_shard() {
     });
 }
 
-/// An end restarts with all its shards; those of the other detect it, and connect again.
+/// An end restarts with all its shards; the other end's shards detect it, and connect again.
 #[test]
 fn shards_detect_peer_restart_and_reconnect() {
     let name = "shards-peer-restart";

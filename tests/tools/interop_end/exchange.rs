@@ -141,7 +141,7 @@ impl<'a> Exchange<'a> {
             steps: 0,
             bytes: 0,
         };
-        // The first note, and those of the first active end.
+        // The first note, and the notes of the first active end.
         exchange.expect_notes(1)?;
         if is_initiator {
             exchange.expect_notes(2 * steps(options).len() as u64)?;

@@ -1,9 +1,9 @@
-//! What the connections of a run do, and how they end.
+//! Plan of a run: the requests of its connections, and their end.
 
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
-/// How connections end.
+/// End of the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndPlan {
     /// They complete all requests.
@@ -21,11 +21,11 @@ pub struct Plan {
     pub conns: usize,
     /// Requests of each end of a connection.
     pub per_side: usize,
-    /// Draws the kind of the next request. `true`: the connection allows those of RFC 7306.
+    /// Draws the kind of the next request. `true`: the connection allows requests of RFC 7306.
     pub draw: fn(&mut SmallRng, bool) -> Kind,
     /// Some Writes go through memory windows, bound and invalidated repeatedly.
     pub windows: bool,
-    /// How the connections end.
+    /// End of the connections.
     pub ends: EndPlan,
 }
 

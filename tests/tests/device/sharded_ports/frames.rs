@@ -1,5 +1,5 @@
-//! What a kernel's TCP does not send, over `tap`: pings, fragments and ICMP errors. Their queue is
-//! not that of a connection.
+//! Packets over `tap` that a kernel's TCP does not send: pings, fragments and ICMP errors. Their
+//! queue is not a connection's.
 
 use ferrowarp::{Access, ConnectError, Payload, QpState};
 use ferrowarp_proto::wire::tcp::{Flags, Options, Segment};
@@ -37,7 +37,7 @@ fn pings_whole_and_in_fragments_are_answered_once() {
         assert_eq!(after.echo_replies_out - before.echo_replies_out, 2 * hosts);
         let reassembled = after.packets_reassembled - before.packets_reassembled;
         assert_eq!((reassembled, after.reassembly_failures), (hosts, 0), "{after:?}");
-        // Their shard is that of the packet, not of the queue.
+        // The packet decides their shard, not the queue.
         assert!(after.frames_from_shards > before.frames_from_shards, "{after:?}");
         assert_undisturbed(stack);
     });

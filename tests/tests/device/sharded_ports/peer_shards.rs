@@ -1,5 +1,5 @@
 //! Several shards over `memif` and over vhost, between two processes: shard `i` is connected to the
-//! peer's shard `i`, and shards beyond those of the peer to nothing.
+//! peer's shard `i`, and shards beyond the peer's number to nothing.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::two_processes::Link;
 const PORT: u16 = 4791;
 /// Connections in each direction.
 const CONNECTIONS: usize = 8;
-/// Environment of the other process: its device, its number of shards, and that of connected ones.
+/// Environment of the other process: its device, its number of shards, and of connected ones.
 const DEVICE: &str = "FERROWARP_TEST_SHARDS_DEVICE";
 const SHARDS: &str = "FERROWARP_TEST_SHARDS";
 const LINKED: &str = "FERROWARP_TEST_SHARDS_LINKED";
@@ -105,7 +105,7 @@ fn assert_on_linked<'a>(qps: impl Iterator<Item = &'a Qp>, linked: usize) {
     assert_eq!(found, expected, "{linked} of them have a link");
 }
 
-/// A connection, the region that the peer writes and reads, and that of its message.
+/// A connection, the region that the peer writes and reads, and the region of its message.
 type Served = (Qp, Mr, Mr);
 
 /// Accepts all connections; each tells its region.

@@ -21,7 +21,7 @@ const CLIENTS: usize = 12;
 const OPENED: u16 = 4;
 const MESSAGES: usize = 20;
 const MESSAGE_LEN: u32 = 3000;
-/// Bit of the numbers of echoes; without it they are those of the receives.
+/// Bit in the numbers of echoes; receives are without it.
 const ECHO: u64 = 1 << 32;
 /// Number of the first message of a connection that is opened.
 const FIRST: u64 = u64::MAX;
@@ -183,7 +183,7 @@ impl<'a> Server<'a> {
     }
 
     fn complete(&mut self, wc: &Wc) {
-        // Those of a connection that failed, and of the first message, are of no interest.
+        // Completions of a failed connection, and of the first message, are of no interest.
         let slot = wc.wr_id & !ECHO;
         let at = usize::try_from(slot / 2).unwrap();
         let Some((qp, mr)) = self.connections.get(at).filter(|(qp, _)| qp.id() == wc.qp) else {

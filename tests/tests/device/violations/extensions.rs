@@ -1,4 +1,4 @@
-//! The same for RFC 7306: invalid atomic operations and Immediate Data, and those of a peer on a
+//! The same for RFC 7306: invalid atomic operations and Immediate Data, and a peer's on a
 //! connection without RFC 7306.
 
 use ferrowarp::{AtomicOp, Operation, WcOpcode};

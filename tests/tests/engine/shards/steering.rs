@@ -1,4 +1,4 @@
-//! Segments, fragments and ICMP errors that arrive at another shard than that of their connection.
+//! Segments, fragments and ICMP errors that arrive at another shard than their connection's.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::EngineConfig;
