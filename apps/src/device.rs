@@ -41,8 +41,9 @@ pub struct DeviceArgs {
     /// Addresses and routes.
     #[command(flatten)]
     pub network: NetworkArgs,
-    /// Largest IP packet in bytes, 576 to 65280; some devices support less. DPDK's tap driver
-    /// receives such packets, and sends at most 1500 bytes.
+    /// Largest IP packet in bytes, 576 to 65280. Devices may support less: virtio-user 9698,
+    /// af_packet 32000 and its interface's MTU. DPDK's tap driver receives such packets, but sends
+    /// at most 1500 bytes.
     #[arg(long, default_value_t = 1500, value_name = "BYTES", value_parser = mtu_parser())]
     pub mtu: u16,
     /// Computation of TCP and IP checksums: by the stack (software), by the NIC as far as it can

@@ -18,6 +18,10 @@ const QUEUE_DEFAULT: u64 = 256 << 10;
 /// Minimum and maximum of the default number of frame buffers.
 const FRAMES_DEFAULT_RANGE: (u64, u64) = (4096, 65_536);
 
+/// Largest MTU for that minimum. It is lower above, so that both devices together need less than
+/// 1 GiB of memory at any MTU.
+const FRAMES_DEFAULT_MTU: u64 = 9000;
+
 /// Network emulator: forwards frames between two devices with loss, delay, jitter, reordering,
 /// duplication, corruption, rate limit and ECN marking.
 ///
@@ -101,7 +105,7 @@ pub struct IwlinkOptions {
     #[arg(long, default_value_t = 1, value_name = "NUMBER", help_heading = "Link emulation")]
     pub seed: u64,
 
-    /// Largest IP packet of the devices in bytes, 576 to 65280; some devices support less.
+    /// Largest IP packet of the devices in bytes, 576 to 65280. Devices may support less.
     #[arg(long, default_value_t = 1500, value_name = "BYTES", value_parser = mtu_parser())]
     pub mtu: u16,
     /// Exits after so many seconds [default: on SIGINT or SIGTERM].
@@ -224,6 +228,7 @@ impl IwlinkOptions {
             in_flight.saturating_add(faults.queue.unwrap_or(0)) / wire_bytes(700)
         });
         let (least, most) = FRAMES_DEFAULT_RANGE;
+        let least = (least * FRAMES_DEFAULT_MTU / u64::from(self.mtu)).clamp(least / 4, least);
         let needed = needs.into_iter().max().unwrap_or(0).clamp(least, most);
         self.frames.unwrap_or_else(|| u32::try_from(needed).unwrap_or(u32::MAX))
     }
@@ -266,6 +271,10 @@ mod tests {
     fn default_frame_buffers_cover_bandwidth_delay_product() {
         let options = options("--delay 50ms --rate 1gbit");
         assert_eq!(options.frames(&options.faults().unwrap()), (6_250_000 + 262_144) / 724);
+        for (mtu, expected) in [(1500, 4096), (9000, 4096), (18_000, 2048), (65_280, 1024)] {
+            let options = self::options(&format!("--mtu {mtu}"));
+            assert_eq!(options.frames(&options.faults().unwrap()), expected, "{mtu}");
+        }
         let options = self::options("--delay 50ms --rate 1gbit --frames 99");
         assert_eq!(options.frames(&options.faults().unwrap()), 99);
     }
