@@ -1,7 +1,7 @@
 //! The programs and their servers and clients, over pairs of rings.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use clap::Parser;
 use ferrowarp::Context;
@@ -18,11 +18,19 @@ mod shards;
 mod surroundings;
 mod under_a_shell;
 
-/// Held by each test while it runs: each keeps one or two cores busy and bounds the time in which
-/// its peers answer.
-fn one_at_a_time() -> MutexGuard<'static, ()> {
-    static LOCK: Mutex<()> = Mutex::new(());
-    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+/// Held by each test while it runs: shared by tests of whole programs, which mostly wait for their
+/// devices to open and close; alone by tests that keep the cores busy and bound the time in which
+/// their peers answer.
+static CORES: RwLock<()> = RwLock::new(());
+
+/// Waits until no other test runs, and keeps others from running.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    CORES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until no test runs [`alone`].
+fn with_others() -> RwLockReadGuard<'static, ()> {
+    CORES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
 type PerfOptions = (Test, DeviceArgs, perf::iwperf_options::TestArgs);

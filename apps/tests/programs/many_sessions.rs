@@ -11,7 +11,7 @@ use ferrowarp_apps::mpa_options::IrdOrdArgs;
 use ferrowarp_apps::run_loop::{Step, Task};
 use ferrowarp_apps::{perf, ping};
 
-use crate::{one_at_a_time, perf_client, perf_options, ping_options};
+use crate::{alone, perf_client, perf_options, ping_options};
 
 /// Clients that a server has to accept.
 const CLIENTS: u16 = 4096;
@@ -31,7 +31,7 @@ fn pair(device: &DeviceArgs, connections: u32) -> (Context, Context, SocketAddr)
 
 #[test]
 fn ping_server_serves_4096_clients_and_rejects_the_next() {
-    let _lock = one_at_a_time();
+    let _lock = alone();
     let (common, rounds) = ping_options("--timeout 300 -V");
     let (left, right, mut remote) = pair(&common.device, u32::from(CLIENTS) + 1);
     remote.set_port(common.port);
@@ -85,7 +85,7 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
 
 #[test]
 fn perf_server_serves_4096_data_connections() {
-    let _lock = one_at_a_time();
+    let _lock = alone();
     let line = "write-bw -q 4096 -n 4 -s 64 -t 2 --verify --timeout 300";
     let options @ (test, device, test_args) = &perf_options(line);
     assert_eq!(test_args.qps(), u32::from(CLIENTS));

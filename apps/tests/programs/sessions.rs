@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
@@ -19,7 +19,7 @@ use ferrowarp_apps::ping;
 use ferrowarp_apps::ping::advert::{Advert, SIZE_MAX};
 use ferrowarp_apps::run_loop::{Step, Task};
 
-use crate::{one_at_a_time, perf_options, ping_options};
+use crate::{alone, perf_options, ping_options};
 
 const SERVER: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// Idle timeout of the servers, and the limit for a step of a test. Nothing here takes as long,
@@ -29,11 +29,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 struct RingPair {
     client: Context,
     server: Context,
-    _lock: MutexGuard<'static, ()>,
+    _lock: RwLockWriteGuard<'static, ()>,
 }
 
 fn pair() -> RingPair {
-    let lock = one_at_a_time();
+    let lock = alone();
     let left = Config::new(DeviceSpec::Ring, Ipv4Addr::new(198, 18, 0, 1).into(), 24);
     let right = Config::new(DeviceSpec::Ring, SERVER.into(), 24);
     let (client, server) = Context::ring_pair(left, right).unwrap();

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use nix::libc;
 use nix::unistd::geteuid;
 
-use crate::one_at_a_time;
+use crate::alone;
 
 const RING: &str = "iwping loop -C 2 --timeout 60";
 const LARGE: &str = "iwperf loop write-bw -n 20 -s 1M --verify --timeout 60";
@@ -105,7 +105,7 @@ fn programs_work_or_name_what_the_system_lacks() {
     if !is_root() {
         return;
     }
-    let _lock = one_at_a_time();
+    let _lock = alone();
     let complaints = ROWS.iter().filter_map(|(before, error)| complaint(before, RING, *error));
     let complaints: Vec<_> = complaints.collect();
     assert!(complaints.is_empty(), "{} rows:\n{}", complaints.len(), complaints.join("\n"));
@@ -120,7 +120,7 @@ fn programs_work_with_few_threads_or_name_the_limit() {
     if !is_root() {
         return;
     }
-    let _lock = one_at_a_time();
+    let _lock = alone();
     let mut complaints = Vec::new();
     for threads in 1..=8 {
         let before = format!("exec setpriv --no-new-privs {USER} prlimit --nproc={threads}");
@@ -167,7 +167,7 @@ fn programs_work_under_a_filter_of_system_calls() {
         &[libc::SYS_membarrier, libc::SYS_ptrace, libc::SYS_io_uring_setup],
     ];
     let all = calls.concat();
-    let _lock = one_at_a_time();
+    let _lock = alone();
     let rows = calls
         .into_iter()
         .chain([&all[..]])
@@ -182,7 +182,7 @@ fn interface_that_is_down_at_the_start_is_named() {
     if !is_root() {
         return;
     }
-    let _lock = one_at_a_time();
+    let _lock = alone();
     for program in [
         "iwping server -P --dev af_packet:fwv0 --ip 198.18.7.1/24",
         "iwlink --left memif:$PWD/sock,server --right af_packet:fwv0",
@@ -248,7 +248,7 @@ fn programs_work_under_a_limit_on_hugepages() {
     if !is_root() {
         return;
     }
-    let _lock = one_at_a_time();
+    let _lock = alone();
     let Some(group) = ControlGroup::new() else {
         println!("skipped: no hugetlb controller of control groups");
         return;

@@ -17,7 +17,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::{Pid, geteuid, mkfifo};
 use serde_json::Value;
 
-use crate::one_at_a_time;
+use crate::alone;
 
 /// Limit for a program, on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -367,15 +367,16 @@ fn rows_of_file_systems() -> Vec<Row> {
 
 #[test]
 fn programs_end_as_a_shell_expects() {
-    let _lock = one_at_a_time();
+    let _lock = alone();
     let end = [SIGTERM];
-    let mut rows: Vec<Row> = PROGRAMS.iter().flat_map(rows_of).collect();
+    // The longest first, so that none is left alone at the end.
+    let mut rows = rows_of_slow_readers();
+    rows.extend(PROGRAMS.iter().flat_map(rows_of));
     rows.extend(rows_of_report("iwperf loop write-bw -n 10 --timeout 60 --json", &[]));
     rows.extend(rows_of_report("iwperf loop write-lat -n 10 --timeout 60 --hdr", &[]));
     rows.extend(rows_of_report(&format!("{PERF_SERVER} --json"), &end));
     rows.extend(rows_of_report(&format!("{LINK} --json"), &end));
     rows.extend(rows_of_copy());
-    rows.extend(rows_of_slow_readers());
     rows.extend(rows_of_contradictions());
     rows.extend(rows_of_cut_runs());
     if geteuid().is_root() {
@@ -565,7 +566,7 @@ fn check(row: &Row) -> Result<(), String> {
     compare(&before, &snapshot(folder.path()), &row.changes)
 }
 
-/// Compares the files: those of `changes` are created or have other contents, all others are as
+/// Compares the files: the ones of `changes` are created or have other contents, all others are as
 /// they were.
 fn compare(before: &Snapshot, after: &Snapshot, changes: &[&str]) -> Result<(), String> {
     for (name, (mode, uid, ino, contents)) in after {
