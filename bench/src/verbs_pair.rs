@@ -72,9 +72,6 @@ pub struct VerbsPair {
 impl VerbsPair {
     /// Opens two contexts in virtual time, and connects them. `is_roomy`: with space for a
     /// [`Crowd`](crowd::Crowd).
-    ///
-    /// # Errors
-    /// If the runtime has no setting for what the workload asks for, or the connection fails.
     pub fn connect(workload: Workload, is_roomy: bool) -> Result<Self> {
         ensure!(workload.timestamps, "the runtime has no setting for TCP timestamps");
         let qps = u32::try_from(workload.qps)?;
@@ -124,9 +121,6 @@ impl VerbsPair {
 
     /// Writes `count` messages, until all have completed: those of the last segments may be under
     /// way.
-    ///
-    /// # Panics
-    /// If a request fails, or there is no more progress.
     pub fn write(&mut self, count: u64) -> TransferCounts {
         let before = (self.completed, self.source.frames.sent(), self.sink.frames.sent());
         let target = self.posted + count;
@@ -153,12 +147,6 @@ impl VerbsPair {
 
     /// As [`write`](Self::write), with marks in a memory trace. Returns the numbers of trains of
     /// the source and of the sink as well.
-    ///
-    /// # Errors
-    /// If the marks cannot be announced.
-    ///
-    /// # Panics
-    /// As `write`.
     pub fn write_marked(&mut self, count: u64) -> Result<(TransferCounts, [u64; 2])> {
         let mut ignored = Vec::new();
         for end in [&self.source, &self.sink] {
@@ -177,9 +165,6 @@ impl VerbsPair {
     }
 
     /// Polls until the sink has received every frame. It may not have acknowledged them all.
-    ///
-    /// # Panics
-    /// If there is no more progress.
     pub fn drain(&mut self) {
         self.poll_until(self.posted, |pair| {
             pair.sink.frames.received() == pair.source.frames.sent()
@@ -268,7 +253,6 @@ impl VerbsPair {
 
     /// Returns the CRC32C of the bytes that the first queue pair has written to the sink so far,
     /// and whether they equal those of the source.
-    #[must_use]
     pub fn digest(&self) -> (u32, bool) {
         let slots = self.progress[0][1].min(self.slot_count);
         let len = usize::try_from(slots * u64::from(self.workload.size)).expect("in memory");

@@ -64,19 +64,16 @@ impl Workload {
     };
 
     /// Returns the checksum mode of the ports.
-    #[must_use]
     pub const fn checksum(&self) -> ChecksumMode {
         if self.software_checksums { ChecksumMode::Software } else { ChecksumMode::NotNeeded }
     }
 
     /// Returns the ECN setting of the source; the sink accepts what is requested.
-    #[must_use]
     pub fn ecn_mode(&self) -> EcnMode {
         if self.ecn { EcnMode::Request } else { EcnMode::default() }
     }
 
     /// Returns the address of host 1 or 2, of a range for benchmarks (RFC 2544, RFC 5180).
-    #[must_use]
     pub fn address(&self, host: u8) -> IpAddr {
         if self.ipv6 {
             Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, host.into()).into()
@@ -86,7 +83,6 @@ impl Workload {
     }
 
     /// Returns the length of the prefix of the addresses.
-    #[must_use]
     pub const fn prefix_len(&self) -> u8 {
         if self.ipv6 { 64 } else { 24 }
     }

@@ -22,6 +22,9 @@ struct Options {
     /// Only the workloads whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Attributes the instructions to the layers of the stack
+    #[arg(long)]
+    layers: bool,
     /// Lists the lines of state with the source lines that access them (addr2line)
     #[arg(long)]
     lines: bool,
@@ -62,11 +65,16 @@ fn main() -> Result<()> {
         fs::remove_dir_all(&setup.scratch)?;
     }
     let measured = measured?;
-    report::print(&measured);
+    if options.layers {
+        Program::ALL.into_iter().for_each(|program| report::print_layers(&measured, program));
+    }
     if options.lines {
         report::print_places(&measured, &verbs)?;
     }
     let figures = table::figures(&measured);
+    if options.check.is_none() {
+        print!("{}", table::format(&figures));
+    }
     if let Some(file) = &options.write {
         fs::write(file, table::format(&figures))
             .with_context(|| format!("cannot write {}", file.display()))?;

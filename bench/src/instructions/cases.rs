@@ -27,7 +27,6 @@ pub struct Case {
 
 impl Case {
     /// Returns what the cost is of.
-    #[must_use]
     pub fn unit(&self) -> &'static str {
         match (self.per_write, self.options.contains(&"--idle")) {
             (_, true) => "poll",
@@ -39,7 +38,6 @@ impl Case {
 
 /// Returns all cases: bulk, packed and single Writes, plain and with ECN, IPv6 or software
 /// checksums; for bulk alone Sends, Reads and a few links.
-#[must_use]
 pub fn all() -> Vec<Case> {
     let bulk = Case {
         name: "64 KiB, MTU 1500".to_owned(),

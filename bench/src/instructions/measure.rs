@@ -28,7 +28,6 @@ impl Program {
     pub const ALL: [Self; 2] = [Self::Core, Self::Verbs];
 
     /// Returns the name of the executable.
-    #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Core => "core-cost",
@@ -76,9 +75,6 @@ enum Outcome {
 }
 
 /// Measures all cases, two at a time. Without the program for the verbs only the core.
-///
-/// # Errors
-/// If a program fails, or valgrind's output is not understood.
 pub fn all(setup: &Setup, cases: Vec<Case>) -> Result<Vec<Measured>> {
     let has_verbs = setup.programs.join(Program::Verbs.name()).exists();
     // The traces take longest, so they begin.
@@ -145,7 +141,6 @@ const ONE_IN: u64 = 8;
 
 impl Lines {
     /// Returns how many lines of its own a queue pair touches in a turn of `turn` messages, by end.
-    #[must_use]
     pub fn own_per_turn(&self, turn: u64) -> [f64; 2] {
         let turns = (self.writes / turn).max(1) as f64;
         self.ends.each_ref().map(|end| end.touched_by_few(ONE_IN) as f64 / turns)
@@ -232,9 +227,6 @@ fn segments(output: &str) -> Option<u64> {
 }
 
 /// Checks that valgrind and the program for the core are there.
-///
-/// # Errors
-/// If one is absent, with the remedy.
 pub fn check_tools(programs: &Path) -> Result<()> {
     ensure!(
         Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()),
@@ -254,17 +246,5 @@ mod tests {
         assert_eq!(segments("60 messages of 64 bytes, 17 segments, 2 acks"), Some(17));
         assert_eq!(segments("46 segments in 3 trains sent"), Some(46));
         assert_eq!(segments("hello"), None);
-    }
-
-    #[test]
-    fn parallel_results_keep_the_order_of_the_jobs() {
-        let jobs: Vec<u64> = (0..50).collect();
-        let doubled = in_parallel(&jobs, |&job| {
-            ensure!(job != 7, "seven");
-            Ok(2 * job)
-        });
-        assert_eq!(doubled.len(), 50);
-        assert!(doubled[7].is_err());
-        assert_eq!(*doubled[49].as_ref().unwrap(), 98);
     }
 }

@@ -13,16 +13,13 @@ use crate::callgrind::{HARNESS, layer_of};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Layer of the file.
-    pub layer: &'static str,
+    pub layer: String,
     /// Path from the folder of the crate's sources, and number of the line.
     pub line: String,
 }
 
 /// Returns the places of addresses in the image of `program`. Code without a line of the stack,
 /// such as the C library's, has none.
-///
-/// # Errors
-/// If `addr2line` is absent or fails.
 pub fn resolve(program: &Path, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, Place>> {
     let mut child = Command::new("addr2line")
         .args(["--addresses", "--inlines", "--exe"])
@@ -54,6 +51,7 @@ fn parse(output: &str) -> BTreeMap<u64, Place> {
         {
             let end = line.split(" (discriminator").next().unwrap_or(line);
             let line = end.rsplit_once("/src/").map_or(end, |(_, file)| file).to_owned();
+            let layer = layer.to_owned();
             places.entry(address).or_insert(Place { layer, line });
         }
     }
@@ -72,7 +70,7 @@ mod tests {
              /x/stack/proto/src/engine/rx.rs:9\n\
              0x0000000000000020\n??:0\n0x0000000000000030\n/x/bench/src/loopback.rs:1\n",
         );
-        let place = Place { layer: "tcp", line: "tcp/rx/input.rs:77".to_owned() };
+        let place = Place { layer: "tcp".to_owned(), line: "tcp/rx/input.rs:77".to_owned() };
         assert_eq!(places, BTreeMap::from([(0x10, place)]));
     }
 }

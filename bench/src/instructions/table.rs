@@ -32,7 +32,6 @@ const LINES: &str = "state lines";
 const MIN_LINES_RISE: f64 = 10.0;
 
 /// Returns the name of a program's instructions in the tables.
-#[must_use]
 pub const fn measure(program: Program) -> &'static str {
     match program {
         Program::Core => "core",
@@ -41,7 +40,6 @@ pub const fn measure(program: Program) -> &'static str {
 }
 
 /// Returns the counts that are recorded and checked.
-#[must_use]
 pub fn figures(measured: &[Measured]) -> Vec<Figure> {
     let figure = |measure, case: &Measured, value| {
         let case = case.case.name.clone();
@@ -76,7 +74,6 @@ pub fn figures(measured: &[Measured]) -> Vec<Figure> {
 }
 
 /// Formats the table.
-#[must_use]
 pub fn format(figures: &[Figure]) -> String {
     let head = "# Instructions of both ends per segment or per Write, and cache lines of state per \
                 train. Written by bench/instructions --write.\n";
@@ -93,9 +90,6 @@ const FALL_MAX: f64 = 30.0;
 /// Returns a line for each figure that exceeds that in `table` by more than `percent`, lines of
 /// state by more than `MIN_LINES_RISE` at least, or that is below it by more than `FALL_MAX`; and
 /// one if many queues make polls longer.
-///
-/// # Errors
-/// If the table lacks a figure.
 pub fn deviations(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for figure in figures {
@@ -119,9 +113,6 @@ pub fn deviations(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<S
 }
 
 /// Prints each figure beside that in `table`.
-///
-/// # Errors
-/// As [`deviations`].
 pub fn print_deviations(table: &str, figures: &[Figure]) -> Result<()> {
     for figure in figures {
         let (recorded, rise) = recorded(table, figure)?;

@@ -23,9 +23,6 @@ pub struct Crowd {
 
 impl Crowd {
     /// Adds the queues to the source.
-    ///
-    /// # Errors
-    /// If one cannot be created, or a connection fails.
     pub fn add(pair: &mut VerbsPair) -> Result<Self> {
         let VerbsPair { source, sink, workload, .. } = pair;
         let pd = &source._pd;

@@ -8,6 +8,7 @@ mod kernel_tcp;
 mod open_vswitch;
 mod programs;
 mod sharded_ports;
+mod soak;
 mod stalled_clients;
 mod tap;
 mod two_processes;

@@ -1,0 +1,46 @@
+//! Threads on given cores.
+
+use std::sync::Barrier;
+use std::thread;
+
+use anyhow::Result;
+
+use crate::cases::pin;
+
+/// Work of one thread.
+pub(crate) type Work<'a, T> = Box<dyn FnOnce() -> T + Send + 'a>;
+
+/// Runs closures concurrently, each pinned to its core; returns their results in order.
+pub(crate) fn run_on_each<'a, T: Send>(cores: &[usize], work: Vec<Work<'a, T>>) -> Result<Vec<T>> {
+    let ready = &Barrier::new(work.len());
+    thread::scope(|scope| {
+        let start = |(&core, work): (&usize, Work<'a, T>)| {
+            scope.spawn(move || {
+                let pinned = pin(core);
+                ready.wait();
+                (pinned, work())
+            })
+        };
+        let threads: Vec<_> = cores.iter().zip(work).map(start).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, (Result<()>, T)>| {
+            let joined = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            joined.0.map(|()| joined.1)
+        };
+        threads.into_iter().map(join).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_runs_on_the_cores_asked_for() {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let [first, .., last] = cores.as_slice() else { return };
+        let cores = [first.id, last.id];
+        let work = || cores.map(|core| -> Work<'_, usize> { Box::new(move || core) }).into();
+        assert_eq!(run_on_each(&cores, work()).unwrap(), cores);
+        assert!(run_on_each(&[first.id, 1 << 20], work()).is_err());
+    }
+}

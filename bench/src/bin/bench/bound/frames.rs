@@ -1,0 +1,132 @@
+//! The frames of the bound: mbufs of a `ring` port, reused in the order of the runtime's pools.
+
+use anyhow::{Context, Result};
+use ferrowarp::device::{
+    Device, DeviceSpec, DpdkDevice, DpdkTx, OpenConfig, TxClass, TxFrame, open,
+};
+use ferrowarp_proto::tcp;
+
+use super::layout::emss;
+
+/// Segments that the engine sends per pass, and so the frames in flight where both ends take turns
+/// on one core: the pass of the sink acknowledges them all.
+pub(crate) const BURST_LEN: usize = 16;
+/// Mbufs that the runtime takes from a pool at a time.
+const CACHE_LEN: usize = 8;
+
+/// Opens the two ends of a `ring` with the pools that `iwperf` has.
+pub(crate) fn open_ring(mtu: u16) -> Result<[DpdkDevice; 2]> {
+    let mut config = OpenConfig::default();
+    config.mtu = mtu;
+    let (first, second) =
+        open(&DeviceSpec::Ring, &config)?.into_pair().context("a ring has two ends")?;
+    Ok([first, second])
+}
+
+/// Returns the frames in rotation on one core: a burst, and those that the source took from its
+/// pool in advance.
+pub(crate) const fn one_core_count() -> usize {
+    BURST_LEN + CACHE_LEN
+}
+
+/// Returns the frames in rotation on two cores: a receive window in flight, as large as that of a
+/// new connection, and those taken in advance.
+pub(crate) fn two_cores_count(mtu: u16) -> usize {
+    let window = usize::try_from(tcp::Config::default().recv_window).unwrap_or(usize::MAX);
+    window.div_ceil(emss(mtu)).max(BURST_LEN) + CACHE_LEN
+}
+
+/// A frame. Whoever has it may write to it.
+pub(crate) trait Frame {
+    /// Returns the buffer from the Ethernet header on.
+    fn buf_mut(&mut self) -> &mut [u8];
+}
+
+impl Frame for DpdkTx {
+    #[inline]
+    fn buf_mut(&mut self) -> &mut [u8] {
+        TxFrame::buf_mut(self)
+    }
+}
+
+impl Frame for Vec<u8> {
+    fn buf_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// Free frames at the source: last in, first out, but taken from the pool in advance, a few at a
+/// time, as the runtime does. So the frames that are built next are not those freed last, and a
+/// burst walks the same addresses as in the run.
+#[derive(Debug)]
+pub(crate) struct FramePool<F> {
+    pool: Vec<F>,
+    cache: Vec<F>,
+    /// The runtime prefetches this one while the frame before it is built.
+    next: Option<F>,
+}
+
+impl FramePool<DpdkTx> {
+    /// Takes `count` mbufs from the data pool of `device`.
+    pub(crate) fn allocate(device: &mut DpdkDevice, count: usize) -> Result<Self> {
+        let frames = (0..count).map(|_| device.allocate(TxClass::Data));
+        let frames: Option<Vec<_>> = frames.collect();
+        let frames = frames.with_context(|| format!("the pool has no {count} frames"))?;
+        Ok(Self::new(frames))
+    }
+}
+
+impl<F> FramePool<F> {
+    /// Creates a pool of these frames.
+    pub(crate) fn new(frames: Vec<F>) -> Self {
+        Self { pool: frames, cache: Vec::with_capacity(CACHE_LEN), next: None }
+    }
+
+    /// Takes a frame; `None` if all are in use.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<F> {
+        let frame = self.next.take().or_else(|| self.pop());
+        self.next = self.pop();
+        frame
+    }
+
+    #[inline]
+    fn pop(&mut self) -> Option<F> {
+        if self.cache.is_empty() {
+            let free = self.pool.len();
+            self.cache.extend(self.pool.drain(free.saturating_sub(CACHE_LEN)..).rev());
+        }
+        self.cache.pop()
+    }
+
+    /// Frees a frame.
+    #[inline]
+    pub(crate) fn free(&mut self, frame: F) {
+        self.pool.push(frame);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_burst_at_a_time_rotates_all_frames_of_one_core() {
+        let mut pool = FramePool::new((0..1000).collect());
+        let burst = |pool: &mut FramePool<usize>| {
+            let frames: Vec<_> = (0..BURST_LEN).map(|_| pool.take().unwrap()).collect();
+            frames.iter().for_each(|&frame| pool.free(frame));
+            frames
+        };
+        let used: BTreeSet<_> = (0..10).flat_map(|_| burst(&mut pool)).collect();
+        assert_eq!(used.len(), one_core_count());
+    }
+
+    #[test]
+    fn two_cores_have_a_window_of_256_kib_in_flight() {
+        assert_eq!(two_cores_count(1500), (256_usize << 10).div_ceil(1448) + CACHE_LEN);
+        assert_eq!(two_cores_count(9000), (256_usize << 10).div_ceil(8948) + CACHE_LEN);
+    }
+}

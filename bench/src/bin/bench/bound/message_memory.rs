@@ -1,0 +1,86 @@
+//! Memory of the messages, as the runtime's arena maps registered memory.
+
+use std::io;
+
+use memmap2::{Advice, MmapMut, MmapOptions};
+
+const HUGE_PAGE_LEN: usize = 2 << 20;
+const HUGE_PAGE_BITS: u8 = 21;
+
+/// The slots of the messages: `iwperf` has one of each queue pair at each end unless it verifies.
+#[derive(Debug)]
+pub(crate) struct MessageMemory {
+    map: MmapMut,
+    offset: usize,
+    len: usize,
+    stride: usize,
+}
+
+/// Bytes from one slot to the next are a multiple of this, as in `iwperf`.
+const STRIDE_ALIGN: usize = 64;
+
+impl MessageMemory {
+    /// Maps `slots` slots of `len` bytes that begin at `offset` of a mapping of 2 MiB pages, or of
+    /// ordinary pages if there are none; all of them present.
+    pub(crate) fn map(offset: usize, len: usize, slots: usize) -> io::Result<Self> {
+        let stride = len.next_multiple_of(STRIDE_ALIGN);
+        let mapped_len = (offset + slots * stride).next_multiple_of(HUGE_PAGE_LEN);
+        let huge = MmapOptions::new().len(mapped_len).huge(Some(HUGE_PAGE_BITS)).map_anon();
+        let map = match huge.and_then(populate) {
+            Ok(map) => map,
+            Err(_) => {
+                let map = MmapOptions::new().len(mapped_len).map_anon()?;
+                // Only an optimization, as in the arena.
+                let _ = map.advise(Advice::HugePage);
+                populate(map)?
+            }
+        };
+        Ok(Self { map, offset, len, stride })
+    }
+
+    /// Returns the offset of a slot from the first, in bytes.
+    #[inline]
+    pub(crate) const fn start(&self, slot: usize) -> usize {
+        slot * self.stride
+    }
+
+    /// Returns the message in a slot.
+    #[inline]
+    pub(crate) fn bytes(&self, slot: usize) -> &[u8] {
+        &self.map[self.offset + self.start(slot)..][..self.len]
+    }
+
+    /// Returns the message in a slot for modification.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {
+        let start = self.offset + self.start(slot);
+        &mut self.map[start..start + self.len]
+    }
+}
+
+/// Faults the pages in now: the first access would end the process with SIGBUS if the kernel grants
+/// no hugepages.
+fn populate(map: MmapMut) -> io::Result<MmapMut> {
+    match map.advise(Advice::PopulateWrite) {
+        // EINVAL: kernels before 5.14 do not support the advice.
+        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
+        _ => Ok(map),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_do_not_overlap() {
+        let mut memory = MessageMemory::map(0, 100, 3).unwrap();
+        for (slot, value) in (1..=3).enumerate() {
+            memory.bytes_mut(slot).fill(value);
+        }
+        for (slot, value) in (1..=3).enumerate() {
+            assert!(memory.bytes(slot).iter().all(|&byte| byte == value));
+            assert_eq!(memory.start(slot), slot * 128);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Latency of the bound: a message back and forth between two cores over the two ends of a `ring`,
+//! the port of the run, with the passes of the frozen bound at each end and nothing else.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ferrowarp::device::{
+    Device, DpdkDevice, DpdkRx, RxFrame, TxClass, TxFrame, register_current_thread,
+};
+use hdrhistogram::Histogram;
+
+use super::cores::{Work, run_on_each};
+use super::frames::{BURST_LEN, open_ring};
+use super::transfer::{Sink, Source, Transfer, WorkingSet};
+use crate::iwperf::TAIL;
+use crate::runner::Figures;
+
+/// Largest latency that the histogram resolves, and its significant digits, as in `iwperf`.
+const LATENCY_MAX_NS: u64 = 60_000_000_000;
+const SIGNIFICANT_DIGITS: u8 = 3;
+
+/// Measures half the round trip of messages that fit one segment.
+pub(crate) fn measure(
+    transfer: &Arc<Transfer>,
+    mtu: u16,
+    cores: [usize; 2],
+    duration: Duration,
+) -> Result<Figures> {
+    let frame_len = transfer.single_frame_len().context("a ping is one segment")?;
+    ensure!(cores[0] != cores[1], "a ping-pong needs two cores");
+    let [first, second] = open_ring(mtu)?;
+    let mut first = End::new(first, transfer, frame_len)?;
+    let mut second = End::new(second, transfer, frame_len)?;
+    let stop = AtomicBool::new(false);
+    let stop = &stop;
+    let initiator = move || {
+        register_current_thread();
+        let mut half_trips =
+            Histogram::<u64>::new_with_bounds(1, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
+                .expect("constant bounds that the crate allows");
+        let start = Instant::now();
+        loop {
+            let sent = Instant::now();
+            first.send();
+            while !first.receive() {
+                spin_loop();
+            }
+            let received = Instant::now();
+            let half_ns = u64::try_from((received - sent).as_nanos() / 2).unwrap_or(u64::MAX);
+            half_trips.saturating_record(half_ns.max(1));
+            if received - start >= duration {
+                stop.store(true, Ordering::Relaxed);
+                return Some(half_trips);
+            }
+        }
+    };
+    let responder = move || {
+        register_current_thread();
+        while !stop.load(Ordering::Relaxed) {
+            if second.receive() {
+                second.send();
+            } else {
+                spin_loop();
+            }
+        }
+        None
+    };
+    let work: Vec<Work<'_, Option<Histogram<u64>>>> =
+        vec![Box::new(initiator), Box::new(responder)];
+    let half_trips = run_on_each(&cores, work)?.swap_remove(0).context("the initiator measures")?;
+    let us = |quantile| half_trips.value_at_quantile(quantile) as f64 / 1e3;
+    let (p50, p99) = (us(0.5), us(0.99));
+    Ok(Figures::from([("us, p50", p50), ("us, p99", p99), (TAIL, p99 - p50)]))
+}
+
+/// One end of the ping-pong.
+struct End {
+    port: DpdkDevice,
+    source: Source,
+    sink: Sink,
+    frame_len: usize,
+    burst: Vec<DpdkRx>,
+}
+
+impl End {
+    fn new(port: DpdkDevice, transfer: &Arc<Transfer>, frame_len: usize) -> std::io::Result<Self> {
+        let set = WorkingSet::SINGLE;
+        let (source, sink) = (Source::new(transfer, set)?, Sink::new(transfer, set)?);
+        Ok(Self { port, source, sink, frame_len, burst: Vec::with_capacity(BURST_LEN) })
+    }
+
+    #[inline]
+    fn send(&mut self) {
+        let mut frame = self.port.allocate(TxClass::Data).expect("one frame is in flight");
+        self.source.build(frame.buf_mut());
+        frame.set_len(self.frame_len);
+        self.port.transmit(frame);
+        self.port.flush();
+    }
+
+    /// True if a message has arrived.
+    #[inline]
+    fn receive(&mut self) -> bool {
+        let received = self.port.receive(&mut self.burst, BURST_LEN) > 0;
+        for frame in self.burst.drain(..) {
+            self.sink.place(frame.head());
+        }
+        received
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bound::layout::Layout;
+    use crate::bound::transfer::Target;
+
+    #[test]
+    fn half_trips_are_measured() {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let [first, .., last] = cores.as_slice() else { return };
+        let target = Target { stag: 1, to: 0 };
+        let of = |len| Transfer::frozen_and_best(&Layout::alone(1500, len), target)[0].clone();
+        let duration = Duration::from_millis(5);
+        let found = measure(&of(64), 1500, [first.id, last.id], duration).unwrap();
+        assert!(found["us, p50"] > 0.0 && found[TAIL] >= 0.0, "{found:?}");
+        assert!(measure(&of(4096), 1500, [first.id, last.id], duration).is_err());
+    }
+}

@@ -1,0 +1,206 @@
+//! Bandwidth of the bound: a transfer on one core, handed off from one core to another, or one on
+//! each of several cores.
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ferrowarp::device::DpdkTx;
+use rtrb::{Consumer, Producer, RingBuffer};
+
+use super::cores::{Work, run_on_each};
+use super::frames::{BURST_LEN, Frame, FramePool, one_core_count, open_ring, two_cores_count};
+use super::transfer::{Sink, Source, Transfer, WorkingSet};
+
+/// Bursts between two reads of the clock.
+const BURSTS_PER_CLOCK_READ: usize = 32;
+
+/// Measures the bandwidth of payload in Gb/s: both ends on one core in turn, or one on each of two
+/// cores.
+pub(crate) fn measure(
+    transfer: &Arc<Transfer>,
+    set: WorkingSet,
+    mtu: u16,
+    cores: &[usize],
+    duration: Duration,
+) -> Result<f64> {
+    // The ports are kept, and with them the memory of the frames.
+    let [mut port, _peer] = open_ring(mtu)?;
+    let mut ends = ends(transfer, set)?;
+    match *cores {
+        [core] => {
+            let pool = FramePool::allocate(&mut port, one_core_count())?;
+            let work: Work<'_, f64> = Box::new(move || alternate(&mut ends, pool, duration));
+            Ok(run_on_each(&[core], vec![work])?[0])
+        }
+        [first, second] => {
+            let pool = FramePool::allocate(&mut port, two_cores_count(mtu))?;
+            handed_off([first, second], ends, pool, two_cores_count(mtu), duration)
+        }
+        _ => bail!("the bound runs on one core or on two"),
+    }
+}
+
+/// Measures the bandwidth of payload in Gb/s of transfers that have nothing in common, both ends of
+/// one on each core; `set` is that of each.
+pub(crate) fn measure_each(
+    transfer: &Arc<Transfer>,
+    set: WorkingSet,
+    mtu: u16,
+    cores: &[usize],
+    duration: Duration,
+) -> Result<f64> {
+    let mut ports = Vec::with_capacity(cores.len());
+    let mut work: Vec<Work<'_, f64>> = Vec::with_capacity(cores.len());
+    for _ in cores {
+        let [mut port, peer] = open_ring(mtu)?;
+        let pool = FramePool::allocate(&mut port, one_core_count())?;
+        let mut ends = ends(transfer, set)?;
+        ports.push((port, peer));
+        work.push(Box::new(move || alternate(&mut ends, pool, duration)));
+    }
+    Ok(run_on_each(cores, work)?.into_iter().sum())
+}
+
+fn ends(transfer: &Arc<Transfer>, set: WorkingSet) -> Result<(Source, Sink)> {
+    Ok((Source::new(transfer, set)?, Sink::new(transfer, set)?))
+}
+
+/// Both ends on this core: the source builds a burst, then the sink places it.
+fn alternate(
+    (source, sink): &mut (Source, Sink),
+    mut pool: FramePool<impl Frame>,
+    duration: Duration,
+) -> f64 {
+    let mut burst = Vec::with_capacity(BURST_LEN);
+    let start = Instant::now();
+    loop {
+        for _ in 0..BURSTS_PER_CLOCK_READ {
+            while burst.len() < BURST_LEN {
+                let mut frame = pool.take().expect("more frames than a burst");
+                source.build(frame.buf_mut());
+                burst.push(frame);
+            }
+            for frame in &mut burst {
+                sink.place(frame.buf_mut());
+            }
+            // As on the acknowledgment of the burst.
+            burst.drain(..).for_each(|frame| pool.free(frame));
+        }
+        let elapsed = start.elapsed();
+        if elapsed >= duration {
+            return gbit_s(sink, elapsed);
+        }
+    }
+}
+
+/// One end on each core. The frames are passed over a single-producer single-consumer ring, and
+/// come back over another.
+fn handed_off(
+    cores: [usize; 2],
+    (mut source, mut sink): (Source, Sink),
+    mut pool: FramePool<DpdkTx>,
+    frame_count: usize,
+    duration: Duration,
+) -> Result<f64> {
+    let (mut to_sink, mut from_source) = RingBuffer::new(frame_count);
+    let (mut to_source, mut from_sink) = RingBuffer::new(frame_count);
+    let mut source_side = move || {
+        let mut burst = Vec::with_capacity(BURST_LEN);
+        let start = Instant::now();
+        loop {
+            for _ in 0..BURSTS_PER_CLOCK_READ {
+                pop(&mut from_sink, frame_count, |frame| pool.free(frame));
+                while burst.len() < BURST_LEN
+                    && let Some(frame) = pool.take()
+                {
+                    burst.push(frame);
+                }
+                burst.iter_mut().for_each(|frame: &mut DpdkTx| source.build(frame.buf_mut()));
+                push(&mut to_sink, &mut burst);
+            }
+            if start.elapsed() >= duration {
+                break;
+            }
+        }
+        // Dropping `to_sink` ends the sink's thread.
+    };
+    let sink_side = move || {
+        let mut burst = Vec::with_capacity(BURST_LEN);
+        let start = Instant::now();
+        loop {
+            pop(&mut from_source, BURST_LEN, |frame| burst.push(frame));
+            if burst.is_empty() && from_source.is_abandoned() && from_source.is_empty() {
+                return gbit_s(&sink, start.elapsed());
+            }
+            burst.iter_mut().for_each(|frame: &mut DpdkTx| sink.place(frame.buf_mut()));
+            push(&mut to_source, &mut burst);
+        }
+    };
+    let source_side: Work<'_, f64> = Box::new(move || {
+        source_side();
+        0.0
+    });
+    let results = run_on_each(&cores, vec![source_side, Box::new(sink_side)]);
+    Ok(results.context("the hand-off between two cores")?[1])
+}
+
+/// Takes at most `max` frames off a ring.
+#[inline]
+fn pop<F>(ring: &mut Consumer<F>, max: usize, take: impl FnMut(F)) {
+    match ring.read_chunk(ring.slots().min(max)) {
+        Ok(chunk) if !chunk.is_empty() => chunk.into_iter().for_each(take),
+        _ => spin_loop(),
+    }
+}
+
+/// Pushes a burst. Cannot fail: each ring has capacity for all frames.
+#[inline]
+fn push<F>(ring: &mut Producer<F>, burst: &mut Vec<F>) {
+    let chunk = ring.write_chunk_uninit(burst.len()).expect("the ring holds all frames");
+    chunk.fill_from_iter(burst.drain(..));
+}
+
+fn gbit_s(sink: &Sink, elapsed: Duration) -> f64 {
+    sink.placed_bytes() as f64 * 8.0 / 1e9 / elapsed.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bound::layout::Layout;
+    use crate::bound::transfer::Target;
+
+    const SHORT: Duration = Duration::from_millis(2);
+
+    fn transfers(mtu: u16, message_len: usize) -> [Arc<Transfer>; 2] {
+        let target = Target { stag: 1, to: 0 };
+        Transfer::frozen_and_best(&Layout::new(mtu, message_len), target)
+    }
+
+    #[test]
+    fn rates_are_positive_on_one_core_and_on_two() {
+        let cores = core_affinity::get_core_ids().unwrap_or_default();
+        let cores: Vec<usize> = cores.iter().map(|core| core.id).take(2).collect();
+        for (mtu, message_len) in [(1500, 65_536), (9000, 4096), (9000, 1 << 20)] {
+            for transfer in transfers(mtu, message_len) {
+                let set = WorkingSet { slots: 3, depth: 4 };
+                assert!(measure(&transfer, set, mtu, &cores[..1], SHORT).unwrap() > 0.0);
+                if cores.len() == 2 {
+                    assert!(measure(&transfer, set, mtu, &cores, SHORT).unwrap() > 0.0);
+                }
+                assert!(measure_each(&transfer, set, mtu, &cores, SHORT).unwrap() > 0.0);
+            }
+        }
+    }
+
+    #[test]
+    fn all_bytes_arrive() {
+        let [frozen, _] = transfers(1500, 10_000);
+        let mut ends = ends(&frozen, WorkingSet::SINGLE).unwrap();
+        let frames = (0..one_core_count()).map(|_| vec![0; 2048]).collect();
+        assert!(alternate(&mut ends, FramePool::new(frames), SHORT) > 0.0);
+        assert_eq!(ends.0.message(0), ends.1.message(0));
+    }
+}

@@ -1,0 +1,345 @@
+//! `iwperf` next to the bound of this machine, or to another `iwperf`.
+
+use std::cell::LazyCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::{Case, Setup};
+use crate::bound::layout::Layout;
+use crate::bound::transfer::{Target, Transfer, WorkingSet};
+use crate::bound::{ping_pong, rate};
+use crate::iwperf::{Iwperf, Place, TAIL, Test};
+use crate::model::Limit::{self, AtLeast, AtMost};
+use crate::model::row_name;
+use crate::runner::{Figures, Group};
+
+pub(crate) const CASE: Case = Case {
+    name: "bound",
+    title: "Share of the bound",
+    rounds: 9,
+    seconds: 1.0,
+    quick: (3, 0.2),
+    method: include_str!("../../../../methods/bound.md"),
+};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Another iwperf, such as one built from an earlier commit, measured in the same rounds with
+    /// the same options
+    #[arg(long, value_name = "PATH")]
+    before: Option<PathBuf>,
+}
+
+const FROZEN: &str = "frozen bound";
+const BEST: &str = "best bound";
+const PING_PONG: &str = "bare ping-pong";
+/// Figures of a second core: on the first one alone, and the gain.
+const ON_ONE: [&str; 2] = ["Gb/s on one core", "M/s on one core"];
+const GAIN: [&str; 2] = ["gain in Gb/s", "gain in M/s"];
+/// Requests outstanding per queue pair where there are many of them.
+const QPS_DEPTH: u32 = 4;
+
+/// The transfers of the frozen and the best bound. Their CRCs are chosen once, so that all rounds
+/// have the same bound.
+type Transfers = Rc<LazyCell<[Arc<Transfer>; 2], Box<dyn FnOnce() -> [Arc<Transfer>; 2]>>>;
+
+/// Queue pairs of a row.
+#[derive(Clone, Copy)]
+struct Load {
+    qps: u32,
+    depth: u32,
+    /// They use one buffer at each end, instead of one each.
+    is_buffer_shared: bool,
+}
+
+impl Load {
+    /// The default of `iwperf`.
+    const SINGLE: Self = Self { qps: 1, depth: 128, is_buffer_shared: false };
+
+    fn options(self) -> Vec<String> {
+        let text = format!("-q {} -t {}", self.qps, self.depth);
+        let mut options: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        options.extend(self.is_buffer_shared.then(|| "--shared-buffer".to_owned()));
+        options
+    }
+
+    /// Returns the working set of each of so many bounds.
+    fn working_set(self, bounds: usize) -> WorkingSet {
+        let qps = if self.is_buffer_shared { 1 } else { self.qps as usize };
+        WorkingSet { slots: qps.div_ceil(bounds), depth: self.depth as usize }
+    }
+}
+
+/// What all rows need.
+struct Rows {
+    iwperf: Rc<Iwperf>,
+    before: Option<Rc<Iwperf>>,
+    groups: Vec<Group>,
+}
+
+/// Messages of one size over one MTU.
+#[derive(Clone, Copy)]
+struct Messages {
+    test: &'static str,
+    size: u64,
+    mtu: u16,
+    load: Load,
+}
+
+impl Messages {
+    fn new(test: &'static str, size: u64, mtu: u16) -> Self {
+        Self { test, size, mtu, load: Load::SINGLE }
+    }
+
+    fn name(&self, place: &str) -> String {
+        format!("{}-{place}", row_name(self.test, self.size, self.mtu))
+    }
+
+    fn transfers(&self, is_alone: bool) -> Transfers {
+        let (mtu, len) = (self.mtu, usize::try_from(self.size).expect("a message fits the memory"));
+        Rc::new(LazyCell::new(Box::new(move || {
+            let layout = if is_alone { Layout::alone(mtu, len) } else { Layout::new(mtu, len) };
+            Transfer::frozen_and_best(&layout, Target { stag: 1, to: 0 })
+        })))
+    }
+
+    fn run(&self, iwperf: &Rc<Iwperf>, place: Place) -> impl FnMut(f64) -> Result<Figures> + use<> {
+        let Self { test: name, size, mtu, load } = *self;
+        let test = Test { name, mtu, size, options: load.options(), checksum: None };
+        let iwperf = Rc::clone(iwperf);
+        move |seconds| iwperf.run(&place, &test, seconds)
+    }
+
+    fn figures(&self, gbit_s: f64) -> Figures {
+        Figures::from([("Gb/s", gbit_s), ("M/s", gbit_s * 1e3 / 8.0 / self.size as f64)])
+    }
+
+    /// Returns a measurement of the frozen (0) or the best bound (1), both ends on one core or one
+    /// on each of two.
+    fn bound(
+        self,
+        transfers: &Transfers,
+        which: usize,
+        cores: Vec<usize>,
+    ) -> impl FnMut(f64) -> Result<Figures> + use<> {
+        let transfers = Rc::clone(transfers);
+        move |seconds| {
+            let set = self.load.working_set(1);
+            let duration = Duration::from_secs_f64(seconds);
+            let gbit_s = rate::measure(&transfers[which], set, self.mtu, &cores, duration)?;
+            Ok(self.figures(gbit_s))
+        }
+    }
+}
+
+/// Names the CRCs of a row.
+fn crc_note(row: String, transfers: &Transfers) -> impl Fn() -> String + use<> {
+    let transfers = Rc::clone(transfers);
+    move || {
+        let [frozen, best] = transfers.each_ref().map(|transfer| transfer.crc_names());
+        format!("{row}: the CRC of the frozen bound is {frozen}; of the best bound {best}.")
+    }
+}
+
+pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<Vec<Group>> {
+    let before = options.before.as_ref();
+    let before = before.map(|path| Iwperf::new(path, setup.scratch.path()).map(Rc::new));
+    let iwperf = setup.iwperf()?;
+    let mut rows = Rows { iwperf, before: before.transpose()?, groups: Vec::new() };
+    let one = vec![setup.cores[0]];
+    for (size, mtu, share) in
+        [(65_536, 1500, 0.7), (65_536, 9000, 0.85), (4096, 1500, 0.6), (4096, 9000, 0.75)]
+    {
+        rows.write_bw(size, mtu, &one, share);
+    }
+    for mtu in [1500, 9000] {
+        for test in ["read-bw", "send-bw"] {
+            let messages = Messages::new(test, 65_536, mtu);
+            let writes = Messages::new("write-bw", 65_536, mtu);
+            let place = Place::Ring(one.clone());
+            let group = Group::new("", messages.name("one"))
+                .contender("write-bw", writes.run(&rows.iwperf, place.clone()))
+                .contender(test, messages.run(&rows.iwperf, place.clone()))
+                .compare(test, "write-bw", "Gb/s", Some(AtLeast(0.97)));
+            rows.push_beside_before(group, messages, place, "Gb/s", None);
+        }
+    }
+    for mtu in [1500, 9000] {
+        for (qps, share) in [(1, None), (16, Some(0.95)), (256, Some(0.9)), (10_000, Some(0.8))] {
+            rows.many_qps(mtu, &one, (qps, false), share.map(AtLeast));
+        }
+        rows.many_qps(mtu, &one, (10_000, true), Some(AtLeast(0.5)));
+    }
+    if let Some(two) = setup.distinct_cores() {
+        rows.gain(65_536, two, 0);
+        rows.gain(64, two, 1);
+        rows.write_bw(1 << 20, 1500, &two, 0.9);
+        rows.write_bw(1 << 20, 9000, &two, 0.95);
+        rows.latency("write-lat", two, 3.0, Some(0.3));
+        rows.latency("read-lat", two, 5.0, None);
+    } else {
+        eprintln!("one core: no rows over two");
+    }
+    if rows.before.is_some() {
+        let messages = Messages::new("write-bw", 64, 1500);
+        let place = Place::Ring(one);
+        let group = Group::new("", messages.name("one"))
+            .contender("write-bw", messages.run(&rows.iwperf, place.clone()));
+        rows.push_beside_before(group, messages, place, "M/s", Some(AtLeast(2.3)));
+    }
+    Ok(rows.groups)
+}
+
+impl Rows {
+    /// Adds the other `iwperf` to a row, if there is one.
+    fn push_beside_before(
+        &mut self,
+        mut group: Group,
+        messages: Messages,
+        place: Place,
+        figure: &'static str,
+        limit: Option<Limit>,
+    ) {
+        if let Some(before) = &self.before {
+            let name = format!("{} of the other iwperf", messages.test);
+            group = group.contender(&name, messages.run(before, place)).compare(
+                messages.test,
+                name,
+                figure,
+                limit,
+            );
+        }
+        self.groups.push(group);
+    }
+
+    /// Bandwidth of RDMA Writes as a share of the bounds.
+    fn write_bw(&mut self, size: u64, mtu: u16, cores: &[usize], share: f64) {
+        let messages = Messages::new("write-bw", size, mtu);
+        let transfers = messages.transfers(false);
+        let name = messages.name(if cores.len() == 1 { "one" } else { "two" });
+        let place = Place::Ring(cores.to_vec());
+        let group = Group::new("", &name)
+            .contender(FROZEN, messages.bound(&transfers, 0, cores.to_vec()))
+            .contender("write-bw", messages.run(&self.iwperf, place.clone()))
+            .contender(BEST, messages.bound(&transfers, 1, cores.to_vec()))
+            .compare("write-bw", FROZEN, "Gb/s", Some(AtLeast(share)))
+            .compare("write-bw", BEST, "Gb/s", None)
+            .note(crc_note(name, &transfers));
+        self.push_beside_before(group, messages, place, "Gb/s", None);
+    }
+
+    /// Bandwidth of RDMA Writes of 4 KiB over many queue pairs as a share of the bound with as many
+    /// messages.
+    fn many_qps(
+        &mut self,
+        mtu: u16,
+        cores: &[usize],
+        (qps, is_buffer_shared): (u32, bool),
+        limit: Option<Limit>,
+    ) {
+        let load = Load { qps, depth: QPS_DEPTH, is_buffer_shared };
+        let messages = Messages { load, ..Messages::new("write-bw", 4096, mtu) };
+        let shared = if is_buffer_shared { "-shared" } else { "" };
+        let place = Place::Ring(cores.to_vec());
+        let group = Group::new("", format!("{}-q{qps}{shared}", messages.name("one")))
+            .contender(FROZEN, messages.bound(&messages.transfers(false), 0, cores.to_vec()))
+            .contender("write-bw", messages.run(&self.iwperf, place.clone()))
+            .compare("write-bw", FROZEN, "Gb/s", limit);
+        self.push_beside_before(group, messages, place, "Gb/s", None);
+    }
+
+    /// Gain of RDMA Writes from a second core, with a shard on each, next to the gain of the bound.
+    fn gain(&mut self, size: u64, two: [usize; 2], which: usize) {
+        let load = Load { qps: 8, ..Load::SINGLE };
+        let messages = Messages { load, ..Messages::new("write-bw", size, 1500) };
+        let transfers = messages.transfers(false);
+        let figure = ["Gb/s", "M/s"][which];
+        let with_gain = move |both: Figures, one: &Figures| {
+            let mut figures = both;
+            let gain = figures[figure] / one[figure];
+            figures.extend([(ON_ONE[which], one[figure]), (GAIN[which], gain)]);
+            figures
+        };
+        let mut run_on_one = messages.run(&self.iwperf, Place::Ring(vec![two[0]]));
+        let mut run_on_both = messages.run(&self.iwperf, Place::Shards(two.into()));
+        let mut bound_on_one = messages.bound(&transfers, 0, vec![two[0]]);
+        let bound_on_each = move |seconds| {
+            let (set, duration) = (load.working_set(2), Duration::from_secs_f64(seconds));
+            Ok::<_, anyhow::Error>(messages.figures(rate::measure_each(
+                &transfers[0],
+                set,
+                1500,
+                &two,
+                duration,
+            )?))
+        };
+        let mut group = Group::new("", format!("{}-q8", messages.name("shards")))
+            .contender(FROZEN, move |seconds| {
+                let one = bound_on_one(seconds)?;
+                Ok(with_gain(bound_on_each(seconds)?, &one))
+            })
+            .contender("write-bw", move |seconds| {
+                let one = run_on_one(seconds)?;
+                Ok(with_gain(run_on_both(seconds)?, &one))
+            })
+            .compare("write-bw", FROZEN, GAIN[which], Some(AtLeast(0.95)));
+        for name in ["write-bw", FROZEN] {
+            let reference = (name.to_owned(), ON_ONE[which]);
+            group = group.compare_figures((name.to_owned(), figure), reference, None);
+        }
+        self.groups.push(group);
+    }
+
+    /// Latency of 64 bytes between two cores next to the bare ping-pong.
+    fn latency(&mut self, test: &'static str, two: [usize; 2], ratio: f64, tail: Option<f64>) {
+        let messages = Messages::new(test, 64, 1500);
+        let transfers = messages.transfers(true);
+        let place = Place::Ring(two.into());
+        let mut group = Group::new("", messages.name("two"))
+            .contender(PING_PONG, move |seconds| {
+                let duration = Duration::from_secs_f64(seconds);
+                ping_pong::measure(&transfers[0], 1500, two, duration)
+            })
+            .contender(test, messages.run(&self.iwperf, place.clone()))
+            .compare(test, PING_PONG, "us, p50", Some(AtMost(ratio)));
+        if let Some(tail) = tail {
+            group = group.compare(test, PING_PONG, TAIL, Some(AtMost(tail))).by_difference();
+        }
+        self.push_beside_before(group, messages, place, "us, p50", None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_and_tell_size_mtu_and_cores() {
+        let program = std::env::current_exe().unwrap();
+        let folder = ferrowarp_tests::process::temp_dir().unwrap();
+        std::os::unix::fs::symlink(&program, folder.path().join("iwperf")).unwrap();
+        let (bin, scratch) =
+            (folder.path().to_owned(), ferrowarp_tests::process::temp_dir().unwrap());
+        let setup = Setup { bin, cores: vec![0, 1], scratch, quick: false };
+        let groups = groups(&setup, &Options { before: Some(program) }).unwrap();
+        let names: HashSet<&str> = groups.iter().map(Group::name).collect();
+        assert_eq!(names.len(), groups.len());
+        for name in [
+            "write-bw-64K-1500-one",
+            "write-bw-1M-9000-two",
+            "write-lat-64-1500-two",
+            "write-bw-4K-9000-one-q10000-shared",
+            "write-bw-64K-1500-shards-q8",
+            "write-bw-64-1500-one",
+        ] {
+            assert!(names.contains(name), "{name} in {names:?}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Ports that share one end of a `ring`, as hosts at a switch share the link to another host.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ferrowarp::Port;
+use ferrowarp::device::{
+    Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, RxFrame as _, TxClass,
+};
+
+/// Bytes of a MAC address.
+const MAC_LEN: usize = 6;
+/// Frames taken from the ring at a time.
+const BURST_LEN: usize = 32;
+
+/// The shared end, and the frames that have arrived for each port.
+struct Hub {
+    port: DpdkDevice,
+    rx_queues: Vec<VecDeque<DpdkRx>>,
+    burst: Vec<DpdkRx>,
+}
+
+/// A port of a hub with a MAC address of its own. All are polled by one thread, so that the lock
+/// is never contended. Frames go out in the order sent; if the ring is full they wait, and none is
+/// lost. Broadcasts of the other end are.
+pub(crate) struct HubPort {
+    hub: Arc<Mutex<Hub>>,
+    index: usize,
+}
+
+/// Address of the port `index`: a local one.
+fn mac(index: usize) -> [u8; MAC_LEN] {
+    [2, 0, 0x5e, 0, 0, u8::try_from(index).expect("at most 256 ports")]
+}
+
+impl HubPort {
+    /// Returns `count` ports that share `port`, at most 256.
+    pub(crate) fn share(port: DpdkDevice, count: usize) -> Vec<Self> {
+        let rx_queues = (0..count).map(|_| VecDeque::new()).collect();
+        let hub = Arc::new(Mutex::new(Hub { port, rx_queues, burst: Vec::new() }));
+        (0..count).map(|index| Self { hub: Arc::clone(&hub), index }).collect()
+    }
+
+    fn hub(&self) -> MutexGuard<'_, Hub> {
+        self.hub.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Hub {
+    /// Takes a burst from the ring, and sorts it by destination.
+    fn sort(&mut self) {
+        self.port.receive(&mut self.burst, BURST_LEN);
+        for frame in self.burst.drain(..) {
+            let to = frame.head().first_chunk();
+            let index = to.filter(|to| to[..MAC_LEN - 1] == mac(0)[..MAC_LEN - 1]);
+            let index = index.map(|to: &[u8; MAC_LEN]| usize::from(to[MAC_LEN - 1]));
+            if let Some(queue) = index.and_then(|index| self.rx_queues.get_mut(index)) {
+                queue.push_back(frame);
+            }
+        }
+    }
+}
+
+impl Port for HubPort {}
+
+impl Device for HubPort {
+    type Rx = DpdkRx;
+    type Tx = DpdkTx;
+    type Retained = DpdkRetained;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { mac: mac(self.index), ..self.hub().port.capabilities() }
+    }
+
+    fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
+        let mut hub = self.hub();
+        hub.sort();
+        let queue = &mut hub.rx_queues[self.index];
+        let count = queue.len().min(max);
+        burst.extend(queue.drain(..count));
+        count
+    }
+
+    fn allocate(&mut self, pool: TxClass) -> Option<DpdkTx> {
+        self.hub().port.allocate(pool)
+    }
+
+    fn data_avail_count(&self) -> usize {
+        self.hub().port.data_avail_count()
+    }
+
+    fn tx_free_count(&self) -> usize {
+        self.hub().port.tx_free_count()
+    }
+
+    fn transmit(&mut self, frame: DpdkTx) {
+        self.hub().port.transmit(frame);
+    }
+
+    fn flush(&mut self) {
+        self.hub().port.flush();
+    }
+}

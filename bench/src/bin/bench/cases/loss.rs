@@ -1,0 +1,176 @@
+//! Goodput under loss over `ring` at full speed, and how soon header prediction processes segments
+//! again after a recovery.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::Args;
+use ferrowarp::TcpStats;
+
+use super::{Case, Setup, pin};
+use crate::ring::Pair;
+use crate::runner::{Figures, Group};
+
+pub(crate) const CASE: Case = Case {
+    name: "loss",
+    title: "Goodput under loss",
+    rounds: 9,
+    seconds: 1.0,
+    quick: (6, 0.3),
+    method: include_str!("../../../../methods/loss.md"),
+};
+
+/// Time in which a loss has to be repaired.
+const REPAIR_TIME_MAX: Duration = Duration::from_secs(10);
+/// Time before the measurements of a connection: slow start, and growth of the window.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+#[derive(Args, Clone, Copy)]
+pub(crate) struct Options {
+    /// Probability that a frame of the source is lost
+    #[arg(long, default_value_t = 1e-4)]
+    rate: f64,
+    /// Single losses
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    single: u32,
+    /// Segments to count after the repair of each single loss
+    #[arg(long, default_value_t = 10_000)]
+    segments: u32,
+    /// Bytes per RDMA Write
+    #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
+    size: u32,
+    /// MTU in bytes
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+}
+
+/// Figures of the single losses.
+const REPAIR: [&str; 5] = [
+    "us to the repair of a loss",
+    "segments meanwhile, slow path at the sink",
+    "ACKs meanwhile, slow path at the source",
+    "predicted share of the segments after it",
+    "predicted share of their ACKs",
+];
+const RETRANSMITTED: &str = "frames retransmitted";
+const LOST: &str = "frames lost";
+
+pub(crate) fn groups(setup: &Setup, options: Options) -> Result<Vec<Group>> {
+    ensure!((0.0..1.0).contains(&options.rate), "--rate {}: from 0 to below 1", options.rate);
+    let core = setup.cores[0];
+    let mut seed = 0;
+    let name = format!("goodput at a loss of {}", options.rate);
+    let goodput = Group::new("Goodput", name)
+        .contender("with loss", move |seconds| {
+            seed += 1;
+            on_core(core, move || goodput(options, Some((options.rate, seed)), seconds))
+        })
+        .contender("without", move |seconds| on_core(core, move || goodput(options, None, seconds)))
+        .compare("with loss", "without", "Gb/s", None)
+        .show("with loss", LOST, None)
+        .show("with loss", RETRANSMITTED, None);
+    let mut recovery = Group::new("Recovery from single losses", "single losses")
+        .contender("ours", move |_| on_core(core, move || recovery(options)))
+        .once();
+    for figure in REPAIR {
+        recovery = recovery.show("ours", figure, None);
+    }
+    Ok(vec![goodput, recovery])
+}
+
+/// Measures on a thread of its own, so that this one keeps its affinity.
+fn on_core(
+    core: usize,
+    measure: impl FnOnce() -> Result<Figures> + Send + 'static,
+) -> Result<Figures> {
+    let thread = std::thread::spawn(move || {
+        pin(core)?;
+        measure()
+    });
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn goodput(options: Options, loss: Option<(f64, u64)>, seconds: f64) -> Result<Figures> {
+    let mut pair = Pair::connect(options.mtu, options.size, loss)?;
+    pair.run(WARM_UP)?;
+    let counts = |pair: &Pair| -> Result<_> {
+        Ok((pair.tcp_stats()?[0], pair.watches[0].lost.load(Ordering::Relaxed)))
+    };
+    let (before, lost_before) = counts(&pair)?;
+    let gbit_s = pair.run(Duration::from_secs_f64(seconds))?;
+    let (now, lost) = counts(&pair)?;
+    ensure!(
+        loss.is_none_or(|(rate, _)| rate == 0.0) || lost > 0,
+        "no frame was lost: more --seconds"
+    );
+    let retransmits = now.retransmits.wrapping_sub(before.retransmits);
+    Ok(Figures::from([
+        ("Gb/s", gbit_s),
+        (LOST, (lost - lost_before) as f64),
+        (RETRANSMITTED, retransmits.into()),
+    ]))
+}
+
+/// Loses single frames. After each repair the segments that either end receives are counted, and
+/// those among them that take the slow path of TCP.
+fn recovery(options: Options) -> Result<Figures> {
+    let mut pair = Pair::connect(options.mtu, options.size, Some((0.0, 1)))?;
+    pair.run(WARM_UP)?;
+    let poll = |pair: &mut Pair| {
+        pair.poll_source()?;
+        pair.poll_sink()
+    };
+    let mut repair_time = Duration::ZERO;
+    let [mut during, mut after] = [[Received::default(); 2]; 2];
+    for _ in 0..options.single {
+        let before = pair.tcp_stats()?;
+        pair.watches[0].due.store(1, Ordering::Relaxed);
+        let start = Instant::now();
+        while pair.tcp_stats()?[0].recoveries_ended == before[0].recoveries_ended {
+            ensure!(start.elapsed() < REPAIR_TIME_MAX, "a loss was not repaired");
+            poll(&mut pair)?;
+        }
+        repair_time += start.elapsed();
+        let repaired = pair.tcp_stats()?;
+        let mut now = repaired;
+        while now[1].segments_in.wrapping_sub(repaired[1].segments_in) < options.segments {
+            for _ in 0..32 {
+                poll(&mut pair)?;
+            }
+            now = pair.tcp_stats()?;
+        }
+        for end in 0..2 {
+            during[end].add(&before[end], &repaired[end]);
+            after[end].add(&repaired[end], &now[end]);
+        }
+    }
+    let losses = f64::from(options.single);
+    let values = [
+        repair_time.as_secs_f64() * 1e6 / losses,
+        during[1].slow as f64 / losses,
+        during[0].slow as f64 / losses,
+        after[1].fast_share(),
+        after[0].fast_share(),
+    ];
+    Ok(REPAIR.into_iter().zip(values).collect())
+}
+
+/// Segments that an end received.
+#[derive(Clone, Copy, Default)]
+struct Received {
+    all: u64,
+    /// Those that took the slow path.
+    slow: u64,
+}
+
+impl Received {
+    fn add(&mut self, before: &TcpStats, now: &TcpStats) {
+        self.all += u64::from(now.segments_in.wrapping_sub(before.segments_in));
+        self.slow += u64::from(now.slow_path_in.wrapping_sub(before.slow_path_in));
+    }
+
+    fn fast_share(&self) -> f64 {
+        1.0 - self.slow as f64 / self.all as f64
+    }
+}

@@ -1,0 +1,300 @@
+//! Our TCP next to the kernel's over the same emulated link: goodput by loss and round trip.
+//!
+//! Ours: two contexts on one thread over `memif`. The kernel: iperf3 in a namespace for each end,
+//! over taps. `iwlink` is between the ends.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use ferrowarp::Context;
+use ferrowarp::device::register_current_thread;
+use ferrowarp_tests::netns::{self, Namespace, ip};
+use ferrowarp_tests::process::{self, Running, TempDir};
+use serde_json::Value;
+
+use super::peers::{Test, kernel};
+use super::{Case, Setup, pin};
+use crate::launch::{self, CONGESTION_CONTROL, Network};
+use crate::ring::{End, Write, config};
+use crate::runner::{Figures, Group};
+
+pub(crate) const CASE: Case = Case {
+    name: "tcp-vs-kernel",
+    title: "Our TCP next to the kernel's",
+    rounds: 5,
+    seconds: 4.0,
+    quick: (1, 1.0),
+    method: include_str!("../../../../methods/tcp-vs-kernel.md"),
+};
+
+#[derive(Args, Clone)]
+pub(crate) struct Options {
+    /// Frame loss in each direction, in percent
+    #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.01, 0.1, 1.0, 3.0])]
+    loss: Vec<f64>,
+    /// RTTs in milliseconds
+    #[arg(long, value_delimiter = ',', default_values_t = [1.0, 20.0])]
+    rtt: Vec<f64>,
+    /// Link rate
+    #[arg(long, default_value = "1gbit")]
+    rate: String,
+    /// Queue limit in bytes
+    #[arg(long, default_value = "256K")]
+    queue: String,
+    /// Minimum warm-up of each connection in seconds; at least 600 round trips, with which a CUBIC
+    /// that left slow start early finds the rate
+    #[arg(long, default_value_t = 3.0)]
+    warm_up: f64,
+    /// Seed of the faults in the first round
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// Addresses of sender and receiver (benchmark range).
+const ADDRESSES: [&str; 2] = ["198.18.64.2", "198.18.64.1"];
+/// The kernel's interfaces, of sender and receiver.
+const INTERFACES: [&str; 2] = ["fwl0", "fwr0"];
+/// Queue length of the tap in frames, too large to overflow: drops must be those of the emulator,
+/// which counts them.
+const TAP_QUEUE: &str = "10000";
+/// Most bytes of ours in flight: `memif` leads to a link with a delay here.
+const PATH_BYTES: u32 = 8 << 20;
+/// Bytes of a Write for goodput, and how many are outstanding: 8 MiB.
+const WRITES: (u32, usize) = (65_536, 128);
+const WARM_UP_ROUND_TRIPS: f64 = 600.0;
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum fraction of late frames of a valid run.
+const LATE_FRACTION_MAX: f64 = 0.02;
+
+/// An emulated link that is to be made.
+#[derive(Clone)]
+struct LinkPlan {
+    iwlink: PathBuf,
+    /// Core of the ends, and of the emulator, which busy-polls.
+    cores: [usize; 2],
+    loss: f64,
+    rtt_ms: f64,
+    warm_up: f64,
+    options: Rc<Options>,
+}
+
+pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<Vec<Group>> {
+    if let Some(reason) = netns::missing_prerequisite() {
+        bail!("{reason}");
+    }
+    let iwlink = setup.bin.join("iwlink");
+    ensure!(iwlink.exists(), "{} is absent: build it first", iwlink.display());
+    let cores =
+        setup.distinct_cores().context("iwlink needs a core of its own, the ends another")?;
+    let mut options = options.clone();
+    if setup.quick {
+        (options.loss, options.rtt) = (vec![0.1], vec![1.0]);
+        (options.rate, options.warm_up) = ("200mbit".to_owned(), 0.2);
+    }
+    let options = Rc::new(options);
+    let mut groups = Vec::new();
+    for &rtt_ms in &options.rtt {
+        let by_round_trips = if setup.quick { 0.0 } else { WARM_UP_ROUND_TRIPS * rtt_ms / 1000.0 };
+        for &loss in &options.loss {
+            let warm_up = options.warm_up.max(by_round_trips);
+            let (iwlink, options) = (iwlink.clone(), Rc::clone(&options));
+            groups.push(LinkPlan { iwlink, cores, loss, rtt_ms, warm_up, options }.group());
+        }
+    }
+    Ok(groups)
+}
+
+impl LinkPlan {
+    fn group(self) -> Group {
+        let measure = |is_ours: bool| {
+            let (plan, mut seed) = (self.clone(), self.options.seed);
+            move |seconds| {
+                seed += 1;
+                plan.measure(is_ours, seed - 1, seconds)
+            }
+        };
+        let table = format!("Goodput, round trip {} ms", self.rtt_ms);
+        Group::new(table, format!("loss of {} %", self.loss))
+            .contender("ours", measure(true))
+            .contender("kernel", measure(false))
+            .compare("ours", "kernel", "Gb/s", None)
+    }
+
+    fn measure(&self, is_ours: bool, seed: u64, seconds: f64) -> Result<Figures> {
+        let dir = process::temp_dir()?;
+        let (iwlink, figures) = if is_ours {
+            let sockets = INTERFACES.map(|name| dir.path().join(name).display().to_string());
+            let devices = sockets.each_ref().map(|socket| format!("memif:{socket},server"));
+            let iwlink = self.start(Command::new("taskset"), &devices, seed, &dir)?;
+            (iwlink, self.ours(sockets, seconds)?)
+        } else {
+            self.kernel(seed, seconds, &dir)?
+        };
+        iwlink.interrupt()?;
+        let result = iwlink.finish(READY_TIMEOUT)?;
+        ensure!(result.success(), "iwlink: {}", result.output.trim());
+        let counters =
+            std::fs::read_to_string(dir.path().join("wire.json")).context("no counters")?;
+        check(&serde_json::from_str(&counters)?)?;
+        Ok(figures)
+    }
+
+    fn start(
+        &self,
+        mut command: Command,
+        devices: &[String; 2],
+        seed: u64,
+        dir: &TempDir,
+    ) -> Result<Running> {
+        let Options { rate, queue, .. } = &*self.options;
+        command.args(["-c", &self.cores[1].to_string()]).arg(&self.iwlink);
+        command.args(["--left", &devices[0], "--right", &devices[1]]);
+        command.args(["--poll", "0", "--late", "500us"]);
+        command.args(["--delay", &format!("{}us", self.rtt_ms * 500.0)]);
+        command.args(["--loss", &format!("{}%", self.loss), "--seed", &seed.to_string()]);
+        command.args(["--rate", rate, "--queue", queue]);
+        command.arg("--json").arg(dir.path().join("wire.json"));
+        let mut iwlink = Running::start(&mut command, dir.path().join("wire"))?;
+        iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
+        Ok(iwlink)
+    }
+
+    /// Measures two contexts on a thread of their own.
+    fn ours(&self, sockets: [String; 2], seconds: f64) -> Result<Figures> {
+        let (core, warm_up) = (self.cores[0], Duration::from_secs_f64(self.warm_up));
+        let thread = std::thread::spawn(move || {
+            pin(core)?;
+            let (len, depth) = WRITES;
+            let open = |(host, socket): (u8, String)| -> Result<End> {
+                let mut config = config(format!("memif:{socket},client").parse()?, host, 1500, 1);
+                config.pools.path_bytes = PATH_BYTES;
+                End::new(Context::open(config)?, host, 1, depth, len as usize)
+            };
+            let [left, right] = sockets;
+            let (mut source, mut sink) = (open((1, left))?, open((2, right))?);
+            register_current_thread();
+            source.connect(0, &mut sink, 0)?;
+            goodput(&mut source, &mut sink, warm_up, Duration::from_secs_f64(seconds))
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Measures the kernel, each end in a fresh namespace, so that it has no metrics of earlier
+    /// runs; both share a core.
+    fn kernel(&self, seed: u64, seconds: f64, dir: &TempDir) -> Result<(Running, Figures)> {
+        let link = Namespace::new()?;
+        disable_ipv6(link.name())?;
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", link.name(), "taskset"]);
+        let devices = INTERFACES.map(|name| format!("tap:{name}"));
+        let iwlink = self.start(command, &devices, seed, dir)?;
+        let ends = [Rc::new(Namespace::new()?), Rc::new(Namespace::new()?)];
+        for (end, (name, address)) in ends.iter().zip(INTERFACES.into_iter().zip(ADDRESSES)) {
+            move_tap(link.name(), end.name(), name, address)?;
+        }
+        let [sender, receiver] = ends;
+        let [at_sender, at_receiver] = INTERFACES;
+        let cores = Some([self.cores[0]; 2]);
+        let interfaces = [at_receiver, at_sender];
+        let network = Network::new([receiver, sender], interfaces, ADDRESSES[1], cores)?;
+        let whole = seconds.ceil().max(1.0);
+        let test = Test::Stream { size: WRITES.0.into(), connections: 1 };
+        Ok((iwlink, kernel::iperf3(&network, test, whole, self.warm_up.ceil())?))
+    }
+}
+
+/// Checks the counters of the emulator: frames that it dropped or sent late invalidate a run.
+fn check(wire: &Value) -> Result<()> {
+    let total = |pointer: &str| -> u64 {
+        (0..2).filter_map(|way| wire.pointer(&format!("/{way}/{pointer}"))?.as_u64()).sum()
+    };
+    let dropped: u64 = ["no_buffer", "port_full", "port_lost"]
+        .map(|name| total(&format!("own/{name}")))
+        .iter()
+        .sum();
+    let late = total("own/late") as f64 / total("frames_out").max(1) as f64;
+    if dropped > 0 || late > LATE_FRACTION_MAX {
+        let late = late * 100.0;
+        bail!("the emulator dropped {dropped} frames, and sent {late:.2} % late");
+    }
+    Ok(())
+}
+
+/// Disables IPv6 on future interfaces: its solicitations would shift the random faults of the
+/// measured frames.
+fn disable_ipv6(namespace: &str) -> Result<()> {
+    let script = "for space in default all; do \
+                      echo 1 >/proc/sys/net/ipv6/conf/$space/disable_ipv6 || true; done";
+    launch::in_namespace(namespace, "sh", &["-c", script])?;
+    Ok(())
+}
+
+/// Moves the tap that iwlink created into the namespace of an end, and configures it.
+fn move_tap(link: &str, namespace: &str, name: &str, address: &str) -> Result<()> {
+    ip(&["-n", link, "link", "set", name, "netns", namespace])?;
+    disable_ipv6(namespace)?;
+    launch::switch_off_offloads(namespace, name)?;
+    let on = |arguments: &[&str]| ip(&[&["-n", namespace], arguments].concat());
+    on(&["link", "set", name, "gso_max_segs", "1", "txqueuelen", TAP_QUEUE])?;
+    on(&["addr", "add", &format!("{address}/24"), "dev", name])?;
+    on(&["link", "set", name, "up"])?;
+    // On the route: a namespace may not set every congestion control as its default.
+    let route = ["route", "replace", "198.18.64.0/24", "dev", name, "proto", "kernel"];
+    let control = ["scope", "link", "src", address, "congctl", CONGESTION_CONTROL];
+    on(&[&route[..], &control[..]].concat())?;
+    Ok(())
+}
+
+/// Writes for some time after a warm-up; counts what the sink has confirmed.
+fn goodput(
+    source: &mut End,
+    sink: &mut End,
+    warm_up: Duration,
+    duration: Duration,
+) -> Result<Figures> {
+    let write = Write { remote: sink.remote(), offset: 0, len: WRITES.0 };
+    source.write(0, (0, WRITES.1), &write)?;
+    let start = Instant::now();
+    let (mut completed, mut from) = (0_usize, None);
+    loop {
+        let mut count = 0;
+        source.poll(|_, more| count += more)?;
+        sink.poll(|_, _| ())?;
+        if count > 0 {
+            source.write(0, (0, count), &write)?;
+            completed += count;
+        }
+        let elapsed = start.elapsed();
+        match from {
+            None if elapsed >= warm_up => from = Some((elapsed, completed)),
+            Some((began, before)) if elapsed - began >= duration => {
+                let bytes = (completed - before) as f64 * f64::from(write.len);
+                let gbit_s = bytes * 8e-9 / (elapsed - began).as_secs_f64();
+                return Ok(Figures::from([("Gb/s", gbit_s)]));
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_or_dropped_frames_invalidate_a_run() {
+        let way = |late: u64, dropped: u64| {
+            serde_json::json!({"frames_out": 1000, "own": {
+                "late": late, "no_buffer": 0, "port_full": 0, "port_lost": dropped,
+            }})
+        };
+        assert!(check(&serde_json::json!([way(0, 0), way(10, 0)])).is_ok());
+        for wire in [[way(0, 0), way(100, 0)], [way(0, 1), way(0, 0)]] {
+            assert!(check(&serde_json::json!(wire)).is_err());
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The stack next to DPDK's own traffic generator, `dpdk-testpmd`, over the same device: what the
+//! device and its driver leave to whoever uses it.
+
+mod memif;
+pub(crate) mod program;
+mod tap;
+
+use std::path::Path;
+use std::rc::Rc;
+
+use anyhow::{Result, bail};
+use ferrowarp_tests::netns;
+
+use super::{Case, Setup};
+use crate::iwperf::{Place, Test};
+use crate::model::Limit::AtLeast;
+use crate::runner::{Figures, Group};
+
+pub(crate) const CASE: Case = Case {
+    name: "testpmd",
+    title: "Next to testpmd",
+    rounds: 9,
+    seconds: 1.5,
+    quick: (3, 0.5),
+    method: include_str!("../../../../../methods/testpmd.md"),
+};
+
+/// Bytes per RDMA Write.
+const SIZE: u64 = 65_536;
+
+pub(crate) fn groups(setup: &Setup) -> Result<Vec<Group>> {
+    if let Some(reason) = program::missing_prerequisite() {
+        bail!("{reason}");
+    }
+    let iwperf = setup.iwperf()?;
+    let cores = setup.two_cores();
+    let mut groups = Vec::new();
+    for mtu in [1500, 9000] {
+        let (own, folder) = (Rc::clone(&iwperf), iwperf.scratch.clone());
+        let test = Test { name: "write-bw", mtu, size: SIZE, ..Test::default() };
+        let group = Group::new("", format!("memif-{mtu}"))
+            .contender("stack", move |seconds| own.run(&Place::Memif(cores), &test, seconds))
+            .contender("testpmd", move |seconds| {
+                let gbit_s = memif::measure(&folder, mtu, cores, seconds)?;
+                Ok(Figures::from([("Gb/s", gbit_s)]))
+            })
+            .compare("stack", "testpmd", "Gb/s", Some(AtLeast(0.8)));
+        groups.push(group);
+    }
+    let lacks_tap = netns::missing_prerequisite();
+    if let Some(reason) =
+        lacks_tap.or((!Path::new("/dev/net/tun").exists()).then_some("no tap devices"))
+    {
+        eprintln!("left out: tap: {reason}");
+        return Ok(groups);
+    }
+    let (own, folder) = (Rc::clone(&iwperf), iwperf.scratch.clone());
+    let group = Group::new("", "tap-1500")
+        .contender("stack", move |seconds| {
+            tap::measure_iwperf(&own.program, &own.scratch, cores, seconds)
+        })
+        .contender("testpmd", move |seconds| tap::measure_testpmd(&folder, cores, seconds))
+        .compare("stack", "testpmd", tap::PACKETS, Some(AtLeast(0.95)))
+        .show("stack", tap::TO_RECEIVER, None)
+        .show("stack", tap::PAYLOAD, None)
+        .show("testpmd", tap::FRAMES, None);
+    groups.push(group);
+    Ok(groups)
+}

@@ -1,0 +1,208 @@
+//! Runs `iwperf` and parses its JSON.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ferrowarp_tests::process::Running;
+use serde_json::Value;
+
+use crate::runner::Figures;
+
+/// Addresses of two processes.
+const ADDRESSES: [&str; 2] = ["198.18.0.1", "198.18.0.2"];
+/// Time allowed for a run beyond its measured time: start and exit of both ends.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(40);
+
+/// Placement of both ends on processes and cores.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// One process over `ring`: both ends on one core, or one on each of two.
+    Ring(Vec<usize>),
+    /// One process over `ring`, a shard of both ends on each core.
+    Shards(Vec<usize>),
+    /// Two processes over `memif`, an end on each core.
+    Memif([usize; 2]),
+    /// Two processes over vhost-user, the server as back end and the client as virtio driver.
+    Vhost([usize; 2]),
+}
+
+impl Place {
+    /// Returns the devices of server and client for two processes that meet at a socket.
+    fn devices(&self, socket: &Path) -> Option<[OsString; 2]> {
+        let ends = match self {
+            Self::Memif(_) => [("memif:", ",server"), ("memif:", ",client")],
+            Self::Vhost(_) => [("vhost:", ""), ("virtio-user:", "")],
+            _ => return None,
+        };
+        Some(ends.map(|(before, after)| {
+            let mut device = OsString::from(before);
+            device.push(socket);
+            device.push(after);
+            device
+        }))
+    }
+}
+
+/// One test.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Test {
+    pub(crate) name: &'static str,
+    pub(crate) mtu: u16,
+    pub(crate) size: u64,
+    pub(crate) options: Vec<String>,
+    /// Method of the TCP and IP checksums that the report has to name.
+    pub(crate) checksum: Option<&'static str>,
+}
+
+/// The program `iwperf`, and a folder for its files.
+#[derive(Clone, Debug)]
+pub(crate) struct Iwperf {
+    pub(crate) program: PathBuf,
+    pub(crate) scratch: PathBuf,
+}
+
+impl Iwperf {
+    pub(crate) fn new(program: &Path, scratch: &Path) -> Result<Self> {
+        ensure!(program.exists(), "{} is absent: build ferrowarp-apps first", program.display());
+        Ok(Self { program: program.to_owned(), scratch: scratch.to_owned() })
+    }
+
+    /// Runs one test for so many seconds.
+    pub(crate) fn run(&self, place: &Place, test: &Test, seconds: f64) -> Result<Figures> {
+        let limit = STARTUP_TIMEOUT + Duration::from_secs_f64(seconds);
+        let (json, socket) = (self.scratch.join("result.json"), self.scratch.join("iwperf.sock"));
+        for file in [&json, &socket] {
+            let _ = fs::remove_file(file);
+        }
+        let mtu = test.mtu.to_string();
+        let list =
+            |cores: &[usize]| cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
+        let mut client = Command::new(&self.program);
+        let mut running = None;
+        match place {
+            Place::Ring(cores) => {
+                client.args(["loop", test.name, "--cores", &list(cores)]);
+            }
+            Place::Shards(cores) => {
+                client.args(["loop", test.name, "--shards", &cores.len().to_string()]);
+                client.args(["--cores", &list(cores)]);
+            }
+            Place::Memif([first, second]) | Place::Vhost([first, second]) => {
+                let [at_server, at_client] = place.devices(&socket).context("two processes")?;
+                let mut server = Command::new(&self.program);
+                server.args(["server", "--once", "--ip", &format!("{}/24", ADDRESSES[0])]);
+                server.arg("--dev").arg(at_server).args(["--mtu", &mtu]);
+                server.args(["--cores", &first.to_string()]);
+                running = Some(self.start_server(&mut server, &socket)?);
+                client.args([test.name, ADDRESSES[0], "--ip", &format!("{}/24", ADDRESSES[1])]);
+                client.arg("--dev").arg(at_client).args(["--cores", &second.to_string()]);
+            }
+        }
+        client.args(["--mtu", &mtu, "--size", &test.size.to_string()]);
+        client.args(["--duration", &seconds.to_string()]).arg("--json").arg(&json);
+        client.args(&test.options);
+        finish(Running::start(&mut client, self.scratch.join("client.log"))?, limit)?;
+        if let Some(server) = running {
+            finish(server, STARTUP_TIMEOUT).context("the server")?;
+        }
+        parse(&fs::read_to_string(&json).context("no results were written")?, test.checksum)
+    }
+
+    /// Starts a server for one client, and waits for the socket of its device.
+    fn start_server(&self, server: &mut Command, socket: &Path) -> Result<Running> {
+        let server = Running::start(server, self.scratch.join("server.log"))?;
+        let limit = Instant::now() + STARTUP_TIMEOUT;
+        while !socket.exists() {
+            let ended = fs::read_to_string(format!("/proc/{}/stat", server.id()))
+                .map_or(true, |stat| stat.contains(") Z "));
+            ensure!(!ended, "the server exited at once: {}", last_line(&server.output()?));
+            ensure!(Instant::now() < limit, "the server created no socket");
+            sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+}
+
+/// Waits for a successful exit.
+fn finish(program: Running, limit: Duration) -> Result<()> {
+    let ended = program.finish(limit)?;
+    match ended.status {
+        None => bail!("not finished within {} s", limit.as_secs()),
+        Some(status) if !status.success() => bail!("{status}: {}", last_line(&ended.output)),
+        Some(_) => Ok(()),
+    }
+}
+
+pub(crate) fn last_line(text: &str) -> &str {
+    text.trim().lines().last().unwrap_or_default()
+}
+
+/// Parses the only result of a run of `iwperf`, or of a program that imitates it.
+pub(crate) fn parse(text: &str, checksum: Option<&str>) -> Result<Figures> {
+    let report: Value = serde_json::from_str(text).context("no JSON")?;
+    let results = report["results"].as_array().context("no list of results")?;
+    let [result] = results.as_slice() else { bail!("{} results instead of one", results.len()) };
+    ensure!(result["errors"] == 0, "{} errors", result["errors"]);
+    let found = result["checksum"].as_str().unwrap_or_default();
+    if let Some(wanted) = checksum {
+        ensure!(found == wanted, "checksums: {found} instead of {wanted}");
+    }
+    let number = |value: &Value| value.as_f64().context("a number is missing");
+    let latency = &result["lat_us"];
+    if latency.is_null() {
+        let (gbit_s, rate) = (number(&result["bw_gbit_s"])?, number(&result["msg_rate_mops"])?);
+        return Ok(Figures::from([("Gb/s", gbit_s), ("M/s", rate)]));
+    }
+    let (p50, p99) = (number(&latency["p50"])?, number(&latency["p99"])?);
+    let mut figures = Figures::from([("us, p50", p50), ("us, p99", p99), (TAIL, p99 - p50)]);
+    for (figure, name) in [("us, p90", "p90"), ("us, p99.9", "p999")] {
+        figures.extend(latency[name].as_f64().map(|value| (figure, value)));
+    }
+    Ok(figures)
+}
+
+/// Distance from the median to the 99th percentile.
+pub(crate) const TAIL: &str = "us, p99 - p50";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_result_without_errors_is_accepted() {
+        let stream = r#"{"bw_gbit_s": 12.5, "msg_rate_mops": 0.02, "lat_us": null, "errors": 0,
+            "checksum": "none"}"#;
+        let one = format!(r#"{{"results": [{stream}]}}"#);
+        let found = parse(&one, Some("none")).unwrap();
+        assert_eq!((found["Gb/s"], found["M/s"]), (12.5, 0.02));
+        let error = parse(&one, Some("software")).unwrap_err().to_string();
+        assert_eq!(error, "checksums: none instead of software");
+        let found = parse(
+            r#"{"results": [{"errors": 0, "lat_us": {"p50": 2.0, "p99": 3.0, "p999": 9.5}}]}"#,
+            None,
+        );
+        let found = found.unwrap();
+        assert_eq!((found["us, p50"], found[TAIL], found["us, p99.9"]), (2.0, 1.0, 9.5));
+        for text in [
+            "",
+            "{}",
+            &format!(r#"{{"results": [{stream}, {stream}]}}"#),
+            r#"{"results": [{"errors": 1, "lat_us": null, "bw_gbit_s": 1, "msg_rate_mops": 1}]}"#,
+        ] {
+            assert!(parse(text, None).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn failing_program_reports_exit_status() {
+        let folder = ferrowarp_tests::process::temp_dir().unwrap();
+        let iwperf = Iwperf::new(Path::new("/bin/false"), folder.path()).unwrap();
+        let error = iwperf.run(&Place::Ring(vec![0]), &Test::default(), 0.1).unwrap_err();
+        assert!(error.to_string().contains("exit status: 1"), "{error}");
+    }
+}

@@ -1,0 +1,208 @@
+//! The one model of results: a report of a case has rows, and a row compares two series of samples
+//! or shows one.
+
+use serde::{Deserialize, Serialize};
+
+use crate::interval::{COVERAGE_MIN, MedianInterval};
+
+/// Newest run of a case on a machine.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) case: String,
+    pub(crate) date: String,
+    pub(crate) seconds: f64,
+    /// Properties of the machine, name and value.
+    pub(crate) machine: Vec<(String, String)>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// Figure of one subject, or of a subject and a reference measured in the same rounds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// Title of the table that the row belongs to; empty in a case with one table.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) table: String,
+    pub(crate) name: String,
+    /// Unit, and what it is the unit of.
+    pub(crate) figure: String,
+    pub(crate) subject: Series,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reference: Option<Series>,
+    #[serde(default, skip_serializing_if = "Kind::is_ratio")]
+    pub(crate) kind: Kind,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<Limit>,
+}
+
+/// Samples of one contender, one for each round.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Series {
+    pub(crate) name: String,
+    pub(crate) values: Vec<f64>,
+}
+
+/// How a subject is compared with its reference.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    #[default]
+    Ratio,
+    Difference,
+}
+
+impl Kind {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+    fn is_ratio(&self) -> bool {
+        *self == Self::Ratio
+    }
+}
+
+/// Limit of the ratio or difference, or of the figure itself without a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+    /// Upper limit that each sample keeps, not only their median: a rule, or a single measurement.
+    EachAtMost(f64),
+}
+
+/// Whether a limit is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Yes,
+    /// By no part of the interval.
+    No,
+    /// The limit is within the interval, or the samples are too few for one of 95 %.
+    Open,
+}
+
+impl Kept {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Yes => "yes",
+            Self::No => "no",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl Row {
+    /// Returns the values that the limit applies to: ratios or differences of the rounds, or the
+    /// samples themselves.
+    pub(crate) fn judged(&self) -> Vec<f64> {
+        let Some(reference) = &self.reference else { return self.subject.values.clone() };
+        let both = self.subject.values.iter().zip(&reference.values);
+        both.map(|(subject, reference)| match self.kind {
+            Kind::Ratio => subject / reference,
+            Kind::Difference => subject - reference,
+        })
+        .collect()
+    }
+
+    /// Returns whether the limit is kept; `None` without a limit or samples.
+    pub(crate) fn kept(&self) -> Option<Kept> {
+        let (limit, judged) = (self.limit?, self.judged());
+        let MedianInterval { low, high, coverage, .. } = MedianInterval::of(&judged)?;
+        let (is_kept, is_broken) = match limit {
+            Limit::AtLeast(limit) => (low >= limit, high < limit),
+            Limit::AtMost(limit) => (high <= limit, low > limit),
+            Limit::EachAtMost(limit) => {
+                let is_kept = judged.iter().all(|&value| value <= limit);
+                return Some(if is_kept { Kept::Yes } else { Kept::No });
+            }
+        };
+        Some(match (is_kept, is_broken) {
+            _ if coverage < COVERAGE_MIN => Kept::Open,
+            (true, _) => Kept::Yes,
+            (_, true) => Kept::No,
+            _ => Kept::Open,
+        })
+    }
+}
+
+impl Report {
+    /// Formats the report as JSON with a line for each row, so that a change shows its rows.
+    pub(crate) fn json(&self) -> serde_json::Result<String> {
+        let head = serde_json::to_string(&Self { rows: vec![], ..self.clone() })?;
+        let rows: Vec<String> =
+            self.rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        let head = head.trim_end_matches("[]}");
+        Ok(format!("{head}[\n{}\n]}}\n", rows.join(",\n")))
+    }
+}
+
+/// Rounds to five significant digits: more is noise, and takes space.
+pub(crate) fn rounded(value: f64) -> f64 {
+    format!("{value:.4e}").parse().unwrap_or(value)
+}
+
+/// Formats a size: 64, 4 KiB, 1 MiB.
+pub(crate) fn size_name(size: u64) -> String {
+    match size {
+        0..1024 => size.to_string(),
+        1024..1_048_576 => format!("{} KiB", size / 1024),
+        _ => format!("{} MiB", size / 1_048_576),
+    }
+}
+
+/// Returns the name of a row for options and tables: `write-bw-64K-1500`.
+pub(crate) fn row_name(test: &str, size: u64, mtu: u16) -> String {
+    let size = size_name(size).replace(" KiB", "K").replace(" MiB", "M");
+    format!("{test}-{size}-{mtu}")
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn row(subject: &[f64], reference: f64, limit: Option<Limit>) -> Row {
+        let series = |name: &str, values: Vec<f64>| Series { name: name.to_owned(), values };
+        Row {
+            table: String::new(),
+            name: "write-bw-64K-1500".to_owned(),
+            figure: "Gb/s".to_owned(),
+            subject: series("ours", subject.to_vec()),
+            reference: Some(series("bound", vec![reference; subject.len()])),
+            kind: Kind::Ratio,
+            limit,
+        }
+    }
+
+    #[test]
+    fn limit_is_kept_only_by_the_whole_interval() {
+        let kept = |shares: [f64; 3], limit| row(&shares.repeat(2), 1.0, Some(limit)).kept();
+        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtLeast(0.7)), Some(Kept::Yes));
+        assert_eq!(kept([0.60, 0.65, 0.69], Limit::AtLeast(0.7)), Some(Kept::No));
+        assert_eq!(kept([0.60, 0.75, 0.8], Limit::AtLeast(0.7)), Some(Kept::Open));
+        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.8)), Some(Kept::Yes));
+        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.6)), Some(Kept::No));
+        assert_eq!(kept([0.1, 0.2, 1.1], Limit::EachAtMost(1.0)), Some(Kept::No));
+        // Three values give no interval of 95 %.
+        assert_eq!(row(&[0.8; 3], 1.0, Some(Limit::AtLeast(0.7))).kept(), Some(Kept::Open));
+        assert_eq!(row(&[0.8], 1.0, Some(Limit::EachAtMost(1.0))).kept(), Some(Kept::Yes));
+        assert_eq!(row(&[0.8; 9], 1.0, None).kept(), None);
+    }
+
+    #[test]
+    fn reports_survive_json() {
+        let report = Report {
+            case: "bound".to_owned(),
+            rows: vec![row(&[rounded(1.234_567_8), 2.0], 4.0, Some(Limit::AtMost(3.0)))],
+            ..Report::default()
+        };
+        let text = report.json().unwrap();
+        assert_eq!(text.lines().count(), 3, "{text}");
+        let read: Report = serde_json::from_str(&text).unwrap();
+        assert_eq!(read.rows[0].subject.values, [1.2346, 2.0]);
+        assert_eq!((read.rows[0].judged()[1], read.rows[0].limit), (0.5, report.rows[0].limit));
+    }
+
+    #[test]
+    fn sizes_use_binary_units() {
+        assert_eq!([64, 4096, 1 << 20].map(size_name), ["64", "4 KiB", "1 MiB"]);
+        assert_eq!(row_name("write-bw", 65_536, 1500), "write-bw-64K-1500");
+    }
+}

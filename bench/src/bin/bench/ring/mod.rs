@@ -1,0 +1,301 @@
+//! Ends of connections, polled by the threads that measure, most of them over `ring`.
+
+pub(crate) mod watched_port;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ferrowarp::device::{DeviceSpec, OpenConfig, open, register_current_thread};
+use ferrowarp::{
+    Access, Config, ConnParam, Context, Cq, EndReason, Event, Listener, Mr, Operation, Payload, Pd,
+    Qp, QpOptions, QpState, SendWr, TcpStats, Wc, WcStatus,
+};
+
+use self::watched_port::{Watch, WatchedPort};
+
+/// First of the ports on which a sink listens.
+const PORT: u16 = 4791;
+/// Ports from which connections are opened.
+const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 10_000..=65_534;
+/// Connections to one port: fewer than there are source ports, so that one is found at once even
+/// while ended connections keep theirs in TIME-WAIT.
+const CONNECTIONS_PER_PORT: usize = 25_000;
+/// Time until two queue pairs are connected, or ended.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// The mempools are sized for full windows of at most this many connections.
+const WINDOWS_MAX: u32 = 64;
+
+/// Configuration of the host 198.18.0.`host` with so many connections.
+pub(crate) fn config(device: DeviceSpec, host: u8, mtu: u16, connections: usize) -> Config {
+    let mut config = Config::new(device, [198, 18, 0, host].into(), 24);
+    config.mtu = mtu;
+    let windows = u32::try_from(connections).unwrap_or(u32::MAX).min(WINDOWS_MAX);
+    config.pools.windows = config.pools.windows.max(windows);
+    config.source_ports = SOURCE_PORTS;
+    config.qps_max = config.qps_max.max(connections);
+    // As many again may be in TIME-WAIT.
+    config.limits.connections_max = config.limits.connections_max.max(2 * connections);
+    config.limits.queue_entries_max = config.limits.queue_entries_max.max(1 << 26);
+    config.linger = Duration::ZERO;
+    config.drop_linger = Duration::ZERO;
+    config
+}
+
+/// Two connected ends over `ring` on this thread, with Writes from the source to the sink.
+pub(crate) struct Pair {
+    pub(crate) source: End,
+    pub(crate) sink: End,
+    pub(crate) write: Write,
+    /// Counts of the ports of source and sink.
+    pub(crate) watches: [Arc<Watch>; 2],
+    pub(crate) completed: u64,
+}
+
+/// Writes that the source of a [`Pair`] has outstanding.
+const DEPTH: usize = 128;
+
+impl Pair {
+    /// Connects the ends; `loss`: probability that a frame of the source is lost, and its seed.
+    /// ACKs are not lost: the next one reports the same.
+    pub(crate) fn connect(mtu: u16, size: u32, loss: Option<(f64, u64)>) -> Result<Self> {
+        let mut open_config = OpenConfig::default();
+        open_config.mtu = mtu;
+        let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
+            bail!("a ring has two ends");
+        };
+        // The first device starts DPDK, with which the thread is registered then.
+        register_current_thread();
+        let watches = [(); 2].map(|()| Arc::<Watch>::default());
+        let left = WatchedPort::new(left, loss, &watches[0]);
+        let right = WatchedPort::new(right, None, &watches[1]);
+        let configs = [1, 2].map(|host| config(DeviceSpec::Ring, host, mtu, 1));
+        let [of_left, of_right] = configs;
+        let (left, right) = Context::joined((left, of_left), (right, of_right))?;
+        let mut source = End::new(left, 1, 1, DEPTH, size as usize)?;
+        let mut sink = End::new(right, 2, 1, 1, size as usize)?;
+        source.connect(0, &mut sink, 0)?;
+        let write = Write { remote: sink.remote(), offset: 0, len: size };
+        source.write(0, (0, DEPTH), &write)?;
+        Ok(Self { source, sink, write, watches, completed: 0 })
+    }
+
+    /// Polls the source, and posts as many Writes as have completed.
+    #[inline]
+    pub(crate) fn poll_source(&mut self) -> Result<()> {
+        let mut count = 0;
+        self.source.poll(|_, more| count += more)?;
+        if count > 0 {
+            self.source.write(0, (0, count), &self.write)?;
+            self.completed += count as u64;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(crate) fn poll_sink(&mut self) -> Result<()> {
+        self.sink.poll(|_, _| ())
+    }
+
+    /// Writes for some time; returns the bandwidth in Gb/s.
+    pub(crate) fn run(&mut self, duration: Duration) -> Result<f64> {
+        let (start, before) = (Instant::now(), self.completed);
+        loop {
+            for _ in 0..POLLS_PER_CLOCK_READ {
+                self.poll_source()?;
+                self.poll_sink()?;
+            }
+            let elapsed = start.elapsed();
+            if elapsed >= duration {
+                let bytes = (self.completed - before) * u64::from(self.write.len);
+                return Ok(bytes as f64 * 8.0 / elapsed.as_nanos() as f64);
+            }
+        }
+    }
+
+    /// Returns the TCP counters of source and sink.
+    pub(crate) fn tcp_stats(&self) -> Result<[TcpStats; 2]> {
+        Ok([self.source.tcp_stats(0)?, self.sink.tcp_stats(0)?])
+    }
+}
+
+/// Polls between two readings of the clock.
+const POLLS_PER_CLOCK_READ: usize = 32;
+
+/// A context with queue pairs, one completion queue for all and one memory region.
+pub(crate) struct End {
+    // Before what they use: fields are dropped in their order.
+    qps: Vec<Qp>,
+    listeners: Vec<Listener>,
+    mr: Mr,
+    cq: Cq,
+    pd: Pd,
+    context: Context,
+    completions: Vec<Wc>,
+    host: u8,
+}
+
+impl End {
+    /// Creates `qps` queue pairs of so many outstanding requests, and a region of `len` bytes.
+    pub(crate) fn new(
+        context: Context,
+        host: u8,
+        qps: usize,
+        depth: usize,
+        len: usize,
+    ) -> Result<Self> {
+        let pd = context.alloc_pd();
+        let cq = context.create_cq((qps * depth).max(64))?;
+        let mr = pd.register(context.allocate(len)?, Access::ALL)?;
+        let (completions, listeners) = (Vec::with_capacity(256), Vec::new());
+        let mut end = Self { qps: vec![], listeners, mr, cq, pd, context, completions, host };
+        end.add_qps(qps, depth, 1)?;
+        Ok(end)
+    }
+
+    /// Creates further queue pairs of so many requests.
+    pub(crate) fn add_qps(&mut self, count: usize, send: usize, recv: usize) -> Result<()> {
+        let options = QpOptions::new(&self.cq).max_send_wr(send).max_recv_wr(recv);
+        for _ in 0..count {
+            self.qps.push(self.pd.create_qp(&options)?);
+        }
+        Ok(())
+    }
+
+    /// Connects the queue pair `index` to the queue pair `sink_index` of a sink.
+    pub(crate) fn connect(
+        &mut self,
+        index: usize,
+        sink: &mut Self,
+        sink_index: usize,
+    ) -> Result<()> {
+        let of_port = sink_index / CONNECTIONS_PER_PORT;
+        let port = PORT + u16::try_from(of_port)?;
+        if of_port == sink.listeners.len() {
+            sink.listeners.push(sink.context.listen(port, 16)?);
+        }
+        let remote = ([198, 18, 0, sink.host], port).into();
+        self.qps[index].connect(remote, ConnParam::default())?;
+        let start = Instant::now();
+        loop {
+            self.poll(|_, _| ())?;
+            sink.poll(|_, _| ())?;
+            if let Some(request) = sink.listeners[of_port].poll() {
+                request.accept(&sink.qps[sink_index], ConnParam::default())?;
+            }
+            match [self.qps[index].state(), sink.qps[sink_index].state()] {
+                [QpState::Rts, QpState::Rts] => return Ok(()),
+                [QpState::Error, _] | [_, QpState::Error] => bail!("queue pair {index}: refused"),
+                _ => ensure!(start.elapsed() < CONNECT_TIMEOUT, "queue pair {index}: no answer"),
+            }
+        }
+    }
+
+    /// Ends the connection of the last queue pair with that of `sink` gracefully, and destroys
+    /// both.
+    pub(crate) fn end_last(&mut self, sink: &mut Self) -> Result<()> {
+        let (Some(active), Some(passive)) = (self.qps.pop(), sink.qps.pop()) else {
+            bail!("no queue pair is left");
+        };
+        active.close()?;
+        let start = Instant::now();
+        for qp in [&active, &passive] {
+            loop {
+                match qp.next_event() {
+                    Some(Event::Disconnected { reason, .. }) => {
+                        let is_graceful =
+                            matches!(reason, EndReason::Local | EndReason::PeerClosed);
+                        ensure!(is_graceful, "ended by {reason:?}");
+                        break;
+                    }
+                    Some(Event::Established { .. }) | None => {}
+                    Some(other) => bail!("instead of the end: {other:?}"),
+                }
+                self.poll(|_, _| ())?;
+                sink.poll(|_, _| ())?;
+                ensure!(start.elapsed() < CONNECT_TIMEOUT, "a connection does not end");
+            }
+        }
+        Ok(())
+    }
+
+    /// Polls once: drives the stack, and takes completions. `completed` gets `wr_id` and number of
+    /// each run of completions with the same `wr_id`.
+    #[inline]
+    pub(crate) fn poll(&mut self, mut completed: impl FnMut(u64, usize)) -> Result<()> {
+        self.cq.poll(&mut self.completions);
+        for run in self.completions.chunk_by(|a, b| a.wr_id == b.wr_id) {
+            if let Some(wc) = run.iter().find(|wc| wc.status != WcStatus::Success) {
+                bail!("{wc:?}");
+            }
+            completed(run[0].wr_id, run.len());
+        }
+        self.completions.clear();
+        Ok(())
+    }
+
+    /// Posts `count` RDMA Writes of `len` bytes at `offset` to the same place of a remote region.
+    #[inline]
+    pub(crate) fn write(
+        &self,
+        index: usize,
+        (wr_id, count): (u64, usize),
+        write: &Write,
+    ) -> Result<()> {
+        let wrs = (0..count).map(|_| {
+            let payload = Payload::Gather([self.mr.sge(write.offset, write.len)].into());
+            let remote = write.remote.addr + write.offset as u64;
+            let operation = Operation::Write { payload, rkey: write.remote.rkey, remote };
+            SendWr { wr_id, operation, signaled: true, fence: false }
+        });
+        let (posted, error) = self.qps[index].post_sends(wrs);
+        if let Some(error) = error {
+            return Err(error).with_context(|| format!("{posted} of {count} posted"));
+        }
+        Ok(())
+    }
+
+    /// Returns the region.
+    pub(crate) fn mr(&self) -> &Mr {
+        &self.mr
+    }
+
+    /// Returns what a peer needs to write to the region.
+    pub(crate) fn remote(&self) -> Remote {
+        Remote { rkey: self.mr.rkey(), addr: self.mr.addr() }
+    }
+
+    /// Returns the number of queue pairs.
+    pub(crate) fn qp_count(&self) -> usize {
+        self.qps.len()
+    }
+
+    /// Returns the TCP counters of a queue pair's connection.
+    pub(crate) fn tcp_stats(&self, index: usize) -> Result<TcpStats> {
+        self.qps[index].tcp_stats().context("the connection has ended")
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Returns the number of frames handed to the port.
+    pub(crate) fn frames_sent(&self) -> u64 {
+        self.context.counters().engine.frames_out
+    }
+}
+
+/// A region of a peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    rkey: u32,
+    addr: u64,
+}
+
+/// An RDMA Write, without its queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    pub(crate) remote: Remote,
+    pub(crate) offset: usize,
+    pub(crate) len: u32,
+}

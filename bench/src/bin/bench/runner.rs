@@ -1,0 +1,343 @@
+//! The one runner: contenders that are measured one after another, round by round.
+//!
+//! The measurements of a round follow one another within seconds on the same cores, in an order
+//! that is reversed from round to round. Their ratio is therefore free of whatever changes slowly
+//! on a machine.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::model::{Kind, Limit, Row, Series, rounded};
+use crate::page::digits;
+
+/// Results of one measurement, by figure: unit, and what it is the unit of.
+pub(crate) type Figures = BTreeMap<&'static str, f64>;
+
+/// A command or a workload that is measured.
+struct Contender {
+    name: String,
+    measure: Box<dyn FnMut(f64) -> Result<Figures>>,
+    rounds: Vec<Option<Figures>>,
+}
+
+/// A row to be: which figure of which contender is shown, and compared with which.
+struct Comparison {
+    subject: String,
+    reference: Option<(String, &'static str)>,
+    figure: &'static str,
+    kind: Kind,
+    limit: Option<Limit>,
+}
+
+/// Contenders that are compared with each other.
+pub(crate) struct Group {
+    table: String,
+    name: String,
+    contenders: Vec<Contender>,
+    comparisons: Vec<Comparison>,
+    /// Measured in the first round alone.
+    is_single: bool,
+    note: Option<Box<dyn Fn() -> String>>,
+}
+
+impl Group {
+    pub(crate) fn new(table: impl Into<String>, name: impl Into<String>) -> Self {
+        let (table, name, is_single, note) = (table.into(), name.into(), false, None);
+        Self { table, name, contenders: vec![], comparisons: vec![], is_single, note }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds a contender; `measure` takes the seconds of a measurement.
+    pub(crate) fn contender(
+        mut self,
+        name: impl Into<String>,
+        measure: impl FnMut(f64) -> Result<Figures> + 'static,
+    ) -> Self {
+        let (name, measure) = (name.into(), Box::new(measure));
+        self.contenders.push(Contender { name, measure, rounds: vec![] });
+        self
+    }
+
+    /// Adds a row: the ratio of a figure of two contenders.
+    pub(crate) fn compare(
+        self,
+        subject: impl Into<String>,
+        reference: impl Into<String>,
+        figure: &'static str,
+        limit: Option<Limit>,
+    ) -> Self {
+        self.compare_figures((subject.into(), figure), (reference.into(), figure), limit)
+    }
+
+    /// Adds a row: the ratio of two figures, of two contenders or of one.
+    pub(crate) fn compare_figures(
+        mut self,
+        (subject, figure): (String, &'static str),
+        reference: (String, &'static str),
+        limit: Option<Limit>,
+    ) -> Self {
+        let reference = Some(reference);
+        self.comparisons.push(Comparison { subject, reference, figure, kind: Kind::Ratio, limit });
+        self
+    }
+
+    /// Makes the last row a difference.
+    pub(crate) fn by_difference(mut self) -> Self {
+        self.comparisons.last_mut().expect("a row").kind = Kind::Difference;
+        self
+    }
+
+    /// Adds a row: a figure by itself.
+    pub(crate) fn show(
+        mut self,
+        subject: impl Into<String>,
+        figure: &'static str,
+        limit: Option<Limit>,
+    ) -> Self {
+        let (subject, reference, kind) = (subject.into(), None, Kind::Ratio);
+        self.comparisons.push(Comparison { subject, reference, figure, kind, limit });
+        self
+    }
+
+    /// Measures it once, whatever the number of rounds.
+    pub(crate) fn once(mut self) -> Self {
+        self.is_single = true;
+        self
+    }
+
+    /// Adds a note that is known after the measurements.
+    pub(crate) fn note(mut self, note: impl Fn() -> String + 'static) -> Self {
+        self.note = Some(Box::new(note));
+        self
+    }
+
+    fn samples(&self, contender: &str, figure: &str) -> Vec<Option<f64>> {
+        let found = self.contenders.iter().find(|found| found.name == contender);
+        let figure = |sample: &Option<Figures>| sample.as_ref()?.get(figure).copied();
+        found.expect("a contender that was added").rounds.iter().map(figure).collect()
+    }
+
+    /// Returns the rows; a round in which either contender failed is left out.
+    fn rows(&self) -> Vec<Row> {
+        let row = |comparison: &Comparison| {
+            let Comparison { subject, reference, figure, kind, limit } = comparison;
+            let subjects = self.samples(subject, figure);
+            let (mut values, mut references) = (Vec::new(), Vec::new());
+            for (round, value) in subjects.iter().enumerate() {
+                let of_reference = match reference {
+                    Some((name, figure)) => {
+                        self.samples(name, figure).get(round).copied().flatten()
+                    }
+                    None => Some(1.0),
+                };
+                if let (Some(value), Some(reference)) = (*value, of_reference) {
+                    values.push(rounded(value));
+                    references.push(rounded(reference));
+                }
+            }
+            let of_reference = |(name, of): &(String, &'static str)| {
+                let name = if name == subject { *of } else { name };
+                Series { name: name.to_owned(), values: references.clone() }
+            };
+            Row {
+                table: self.table.clone(),
+                name: self.name.clone(),
+                figure: (*figure).to_owned(),
+                subject: Series { name: subject.clone(), values },
+                reference: reference.as_ref().map(of_reference),
+                kind: *kind,
+                limit: *limit,
+            }
+        };
+        self.comparisons.iter().map(row).collect()
+    }
+}
+
+/// Retains the groups whose names begin with one of `wanted`; all if it is empty.
+pub(crate) fn select(groups: &mut Vec<Group>, wanted: &[String]) -> Result<()> {
+    for prefix in wanted {
+        let mut names: Vec<&str> = groups.iter().map(Group::name).collect();
+        names.dedup();
+        let is_known = names.iter().any(|name| name.starts_with(prefix));
+        ensure!(is_known, "--rows {prefix}: choose from {}", names.join(", "));
+    }
+    if !wanted.is_empty() {
+        groups.retain(|group| wanted.iter().any(|prefix| group.name.starts_with(prefix)));
+    }
+    Ok(())
+}
+
+/// Results of the groups of a case.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) failures: Vec<String>,
+}
+
+/// Measures all groups in so many rounds. Begins no round that would probably end after `limit`.
+pub(crate) fn run(
+    groups: &mut [Group],
+    rounds: usize,
+    seconds: f64,
+    limit: Option<Duration>,
+) -> Outcome {
+    let mut outcome = Outcome::default();
+    let of_group =
+        |group: &Group| group.contenders.len() * if group.is_single { 1 } else { rounds };
+    let mut progress = Progress::new(groups.iter().map(of_group).sum());
+    for round in 0..rounds {
+        let elapsed = progress.started.elapsed();
+        let longest = elapsed / u32::try_from(round.max(1)).unwrap_or(u32::MAX);
+        if round > 0 && limit.is_some_and(|limit| elapsed + longest > limit) {
+            outcome.notes.push(format!("{round} of {rounds} rounds: there was no time for more."));
+            break;
+        }
+        for group in groups.iter_mut().filter(|group| round == 0 || !group.is_single) {
+            let mut order: Vec<usize> = (0..group.contenders.len()).collect();
+            if round % 2 == 1 {
+                order.reverse();
+            }
+            let figure = group.comparisons.first().map_or("", |first| first.figure);
+            for index in order {
+                let contender = &mut group.contenders[index];
+                let result = (contender.measure)(seconds).with_context(|| contender.name.clone());
+                let label = format!("round {} of {rounds}, {}", round + 1, group.name);
+                let value = |figures: &Figures| {
+                    figures.get(figure).map_or_else(String::new, |value| digits(*value))
+                };
+                match &result {
+                    Ok(figures) => progress.advance(&format!(
+                        "{label}: {} {} {figure}",
+                        contender.name,
+                        value(figures)
+                    )),
+                    Err(error) => {
+                        progress.advance(&format!("{label}: failed: {error:#}"));
+                        outcome.failures.push(format!("{label}: {error:#}"));
+                    }
+                }
+                contender.rounds.push(result.ok());
+            }
+        }
+    }
+    progress.finish();
+    outcome.rows = groups.iter().flat_map(Group::rows).collect();
+    outcome.notes.extend(groups.iter().filter_map(|group| Some(group.note.as_ref()?())));
+    outcome
+}
+
+/// A bar on a terminal; elsewhere a line for each measurement.
+struct Progress {
+    bar: Option<ProgressBar>,
+    started: Instant,
+    done: usize,
+    count: usize,
+}
+
+impl Progress {
+    fn new(count: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let style =
+                ProgressStyle::with_template("{bar:20} {pos}/{len}, {eta} left: {wide_msg}");
+            ProgressBar::new(count as u64).with_style(style.expect("a constant template"))
+        });
+        Self { bar, started: Instant::now(), done: 0, count }
+    }
+
+    fn advance(&mut self, text: &str) {
+        self.done += 1;
+        if let Some(bar) = &self.bar {
+            bar.set_message(text.to_owned());
+            bar.inc(1);
+            return;
+        }
+        let remaining = self.count.saturating_sub(self.done) as f64 / self.done as f64;
+        let left = self.started.elapsed().mul_f64(remaining).as_secs();
+        eprintln!("{}/{}, {left} s left: {text}", self.done, self.count);
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use anyhow::bail;
+
+    use super::*;
+
+    #[test]
+    fn order_is_reversed_in_every_other_round() {
+        let order = Rc::new(RefCell::new(String::new()));
+        let group = |name: &str| {
+            let mut group = Group::new("", name);
+            for (index, contender) in ["x", "y"].into_iter().enumerate() {
+                let (order, text) = (Rc::clone(&order), format!("{name}{contender} "));
+                group = group.contender(contender, move |_| {
+                    order.borrow_mut().push_str(&text);
+                    Ok(Figures::from([("Gb/s", 2.0 + index as f64)]))
+                });
+            }
+            group.compare("y", "x", "Gb/s", None).compare("y", "x", "Gb/s", None).by_difference()
+        };
+        let mut groups = [group("a"), group("b").once()];
+        let outcome = run(&mut groups, 3, 0.0, None);
+        assert_eq!(*order.borrow(), "ax ay bx by ay ax ax ay ");
+        let judged: Vec<_> = outcome.rows.iter().map(Row::judged).collect();
+        assert_eq!(judged, [vec![1.5; 3], vec![1.0; 3], vec![1.5], vec![1.0]]);
+        assert_eq!(run(&mut [group("c")], 3, 0.0, Some(Duration::ZERO)).rows[0].judged().len(), 1);
+    }
+
+    #[test]
+    fn failures_name_row_round_and_contender_and_leave_the_round_out() {
+        let mut round = 0;
+        let mut groups = [Group::new("", "row")
+            .contender("fails", move |_| {
+                round += 1;
+                if round == 1 {
+                    bail!("gone")
+                } else {
+                    Ok(Figures::from([("us", 3.0), ("bound", 6.0)]))
+                }
+            })
+            .contender("works", |_| Ok(Figures::from([("us", 1.0)])))
+            .compare("fails", "works", "us", None)
+            .compare_figures(("fails".into(), "us"), ("fails".into(), "bound"), None)];
+        let outcome = run(&mut groups, 2, 0.0, None);
+        assert_eq!(outcome.failures, ["round 1 of 2, row: fails: gone"]);
+        assert_eq!(outcome.rows[0].judged(), [3.0]);
+        assert_eq!(
+            (outcome.rows[1].judged(), &*outcome.rows[1].subject.name),
+            (vec![0.5], "fails")
+        );
+    }
+
+    #[test]
+    fn rows_are_selected_by_the_beginning_of_their_names() {
+        let names = ["memif-1500", "memif-9000", "tap", "no-tap"];
+        let selected = |wanted: &[&str]| {
+            let mut groups: Vec<_> = names.map(|name| Group::new("", name)).into();
+            let wanted: Vec<String> = wanted.iter().map(|&it| it.to_owned()).collect();
+            select(&mut groups, &wanted)?;
+            Ok::<_, anyhow::Error>(groups.iter().map(|it| it.name.clone()).collect::<Vec<_>>())
+        };
+        assert_eq!(selected(&[]).unwrap().len(), 4);
+        assert_eq!(selected(&["tap", "memif-9"]).unwrap(), ["memif-9000", "tap"]);
+        let error = selected(&["9000"]).unwrap_err().to_string();
+        assert_eq!(error, "--rows 9000: choose from memif-1500, memif-9000, tap, no-tap");
+    }
+}
