@@ -8,7 +8,7 @@
 #   test     unit and integration tests of every package, with overflow checks; devices and the
 #            programs among them (root for all of it)
 #   static   the runtime's tests over memif, with DPDK's archives linked into them
-#   doc      documentation, warnings denied; that of the libraries also as docs.rs builds it, without
+#   doc      documentation, warnings denied; the libraries also as docs.rs builds them, without
 #            libdpdk
 #   interop  the stack against Linux's siw in a guest, and over emulated cards: the small matrix
 #            (root and QEMU)
@@ -26,8 +26,8 @@
 # And these are parts of `test`, the first two for daily work:
 #
 #   quick    the tests that need only the protocol crate
-#   device   those of the stack over tap and memif, and of the programs
-#   smoke    those of the runtime and the bindings, over `ring` and memif, and a transfer over tap
+#   device   tests of the stack over tap and memif, and of the programs
+#   smoke    tests of the runtime and the bindings over `ring` and memif, and a transfer over tap
 #
 # And one for changes in stack/lockfree:
 #
