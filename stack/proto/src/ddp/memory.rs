@@ -95,7 +95,7 @@ impl MemoryRange {
     }
 
     /// Returns the `backing` of the registration: an address or an index, as the implementation of
-    /// [`Memory`](crate::ddp::memory::Memory) chose.
+    /// [`Memory`] chose.
     #[must_use]
     pub const fn backing(&self) -> u64 {
         self.backing
