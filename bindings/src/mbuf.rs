@@ -37,6 +37,8 @@ fn segment<'a>(raw: Raw) -> &'a [u8] {
 /// Most references to an mbuf: far more than a sender needs, and so far below the counter's maximum
 /// that threads which exceed it concurrently cannot overflow the counter.
 const REFCNT_MAX: u16 = 1 << 15;
+/// Length of an IPv6 header.
+const IPV6_HEADER_LEN: usize = 40;
 
 /// Takes one more reference to an mbuf that is shared already.
 fn increment_refcnt(raw: Raw) {
@@ -131,16 +133,17 @@ impl TxMbuf {
         PKT_LEN.set(raw, u32::from(len));
     }
 
-    /// Requests checksum offload: the port fills in the TCP checksum and, with `ipv4`, that of an
-    /// IPv4 header. The frame's headers are complete, and the TCP checksum field holds the sum of
-    /// the pseudo-header. Lengths are in bytes.
+    /// Requests checksum offload: the port fills in the TCP checksum and, with `ipv4`, the checksum
+    /// of an IPv4 header. When the frame is sent, its headers are complete, and the TCP checksum
+    /// field holds the sum of the pseudo-header. Lengths are in bytes; the network header is of IPv6
+    /// if it has 40 bytes or more, so IPv4 headers have fewer options than that.
     ///
     /// # Panics
     /// While a retained reference exists, or if a length does not fit its field (7, 9, 8 bits).
     pub fn request_checksum(&mut self, l2_len: usize, l3_len: usize, l4_len: usize, ipv4: bool) {
         assert!(l2_len < 128 && l3_len < 512 && l4_len < 256, "header lengths fit their fields");
         // An IPv6 header has no checksum. Some drivers reject requests for what they do not offer.
-        let is_v4 = self.bytes().get(l2_len).is_some_and(|byte| byte >> 4 == 4);
+        let is_v4 = l3_len < IPV6_HEADER_LEN;
         let ip_flags = match (is_v4, ipv4) {
             (true, true) => sys::RTE_MBUF_F_TX_IPV4 | sys::RTE_MBUF_F_TX_IP_CKSUM,
             (true, false) => sys::RTE_MBUF_F_TX_IPV4,
