@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ops::Deref;
 use std::rc::Rc;
 
-use ferrowarp_proto::device::{ChecksumState, Retained, RxFrame};
+use ferrowarp_proto::device::{ChecksumRequest, ChecksumState, Retained, RxFrame, TxFrame};
 
 thread_local! {
     static PARSES: Cell<u64> = const { Cell::new(0) };
@@ -75,6 +75,27 @@ impl Retained for Frame {
     fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// A frame to be sent; what is retained of it is a copy.
+pub struct OutFrame(pub Vec<u8>);
+
+impl TxFrame for OutFrame {
+    type Retained = Frame;
+
+    fn buf_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn set_len(&mut self, len: usize) {
+        self.0.truncate(len);
+    }
+
+    fn retain(&mut self) -> Frame {
+        Frame::new(self.0.as_slice().into())
+    }
+
+    fn request_checksum(&mut self, _: &ChecksumRequest) {}
 }
 
 /// True if the frame is an MLD report, the only packet sent with hop-by-hop options.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ferrowarp_proto::device::{ChecksumMode, RxFrame};
 use ferrowarp_proto::tcp::{
-    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooPool, State, Tcb, TooBig, Transmit,
-    TxDemand,
+    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooOffer, OooPool, State, Tcb, TooBig,
+    Transmit, TxDemand,
 };
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::wire::seq::Seq;
@@ -19,7 +19,7 @@ use super::packet::pattern;
 use super::script::number;
 use super::settings::Settings;
 use super::system_under_test::{MACS, START, SystemUnderTest};
-use crate::frame::Frame;
+use crate::frame::{Frame, OutFrame};
 
 /// Frames of one poll before it is considered an endless loop.
 const FRAMES_MAX: usize = 10_000;
@@ -124,14 +124,14 @@ impl TcbUnderTest {
         Ok(())
     }
 
-    fn handle_ooo(&mut self, frame: Frame, seq: Seq, bytes: Range<usize>) -> Result<(), String> {
-        let ahead = seq - self.tcb_mut()?.rcv_nxt();
-        Self::check(&frame, &bytes, self.read.wrapping_add(ahead))?;
+    fn handle_ooo(&mut self, frame: Frame, offer: OooOffer) -> Result<(), String> {
+        let ahead = offer.seq() - self.tcb_mut()?.rcv_nxt();
+        Self::check(&frame, &offer.bytes(), self.read.wrapping_add(ahead))?;
         let Some(tcb) = &mut self.tcb else { return Ok(()) };
         match self.ooo_action {
-            OooAction::Buffer => drop(tcb.buffer_ooo(&mut self.pool, frame, bytes)),
-            OooAction::Consume => tcb.consumed_ooo(&mut self.pool),
-            OooAction::Drop => tcb.drop_ooo(),
+            OooAction::Buffer => drop(tcb.buffer_ooo(&mut self.pool, offer, frame)),
+            OooAction::Consume => tcb.consumed_ooo(&mut self.pool, offer),
+            OooAction::Drop => tcb.drop_ooo(offer),
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl TcbUnderTest {
         match tcb.handle_segment(now, &segment, frame) {
             Delivered::Nothing => {}
             Delivered::InOrder { frame, bytes } => self.deliver_in_order(&frame, &bytes)?,
-            Delivered::OutOfOrder { frame, seq, bytes } => self.handle_ooo(frame, seq, bytes)?,
+            Delivered::OutOfOrder { frame, offer } => self.handle_ooo(frame, offer)?,
         }
         while let Some(next) = self.tcb_mut()?.next_contiguous() {
             match next {
@@ -210,15 +210,17 @@ impl TcbUnderTest {
         let ready = next_len.map_or(TxDemand::Nothing, |len| TxDemand::Record(len_of(len)));
         let len = match tcb.next_transmit(now, ready) {
             Transmit::Idle => return Ok(false),
-            Transmit::Control => tcb.write_control(now, &mut buf),
-            Transmit::Retransmit { payload_len } => {
-                let len = tcb.write_retransmit(now, &mut buf);
+            Transmit::Control(plan) => tcb.write_control(now, plan, &mut buf),
+            Transmit::Retransmit(plan) => {
+                let payload_len = plan.payload_len();
+                let len = tcb.write_retransmit(now, plan, &mut buf);
                 if len != tcb.header_len() + payload_len {
                     return Err(format!("{payload_len} bytes announced, another length written"));
                 }
                 len
             }
-            Transmit::NewData { capacity } => {
+            Transmit::NewData(plan) => {
+                let capacity = plan.capacity();
                 let limit = if whole { capacity.max(tcb.emss()) } else { capacity };
                 let payload_len = next_len.ok_or("nothing waits to be sent")?.min(limit);
                 let start = tcb.header_len();
@@ -226,8 +228,11 @@ impl TcbUnderTest {
                     *byte = pattern(true, at);
                 }
                 let push = is_last && next_len == Some(payload_len);
-                let len = tcb.write_new_data(now, &mut buf, payload_len, push);
-                let go = tcb.on_sent(now, Frame::new(buf[..len].into()), payload_len, start);
+                let len = start + payload_len;
+                buf.truncate(len);
+                let mut frame = OutFrame(buf);
+                let go = tcb.send_new_data(now, plan, &mut frame, payload_len, push);
+                buf = frame.0;
                 self.written += u32::try_from(payload_len).expect("a segment is short");
                 let left = self.writes.front_mut().expect("it was asked for");
                 *left -= payload_len;

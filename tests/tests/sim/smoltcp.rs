@@ -13,7 +13,7 @@ use ferrowarp_proto::tcp::{
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment};
-use ferrowarp_tests::frame::Frame;
+use ferrowarp_tests::frame::{Frame, OutFrame};
 use ferrowarp_tests::ip;
 use ferrowarp_tests::sim::link::{Faults, LinkEmulator};
 use ferrowarp_tests::sim::seeds;
@@ -89,8 +89,8 @@ impl Ours {
                     }
                 }
             }
-            Delivered::OutOfOrder { frame, bytes, .. } => {
-                let _ = tcb.buffer_ooo(&mut self.pool, frame, bytes);
+            Delivered::OutOfOrder { frame, offer } => {
+                let _ = tcb.buffer_ooo(&mut self.pool, offer, frame);
             }
         }
         let tcb = self.tcb.as_mut().expect("connected");
@@ -121,9 +121,9 @@ impl Ours {
             let ready = if len > 0 { TxDemand::Record(len32) } else { TxDemand::Nothing };
             let len = match tcb.next_transmit(now, ready) {
                 Transmit::Idle => break,
-                Transmit::Control => tcb.write_control(now, &mut buf),
-                Transmit::Retransmit { .. } => tcb.write_retransmit(now, &mut buf),
-                Transmit::NewData { .. } => {
+                Transmit::Control(plan) => tcb.write_control(now, plan, &mut buf),
+                Transmit::Retransmit(plan) => tcb.write_retransmit(now, plan, &mut buf),
+                Transmit::NewData(plan) => {
                     let start = tcb.header_len();
                     let payload_len = len32 as usize;
                     for place in &mut buf[start..start + payload_len] {
@@ -131,11 +131,13 @@ impl Ours {
                         self.written += 1;
                     }
                     self.to_write -= len;
-                    let len = tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
-                    let frame = Frame::new(buf[..len].into());
-                    if !tcb.on_sent(now, frame, payload_len, start) {
+                    let len = start + payload_len;
+                    let mut frame = OutFrame(buf[..len].to_vec());
+                    let push = self.to_write == 0;
+                    if !tcb.send_new_data(now, plan, &mut frame, payload_len, push) {
                         continue;
                     }
+                    buf[..len].copy_from_slice(&frame.0);
                     len
                 }
             };

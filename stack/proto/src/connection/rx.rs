@@ -32,7 +32,7 @@ impl<E: Env> Connection<E> {
                 // If these bytes filled a gap, buffered ones follow.
                 self.deliver_contiguous(cx, now);
             }
-            Delivered::OutOfOrder { frame, seq, bytes } => self.on_ooo_data(cx, frame, seq, bytes),
+            Delivered::OutOfOrder { frame, offer } => self.on_ooo_data(cx, frame, offer),
         }
         // The connection transmits later in this pass; its timer is armed then, once per burst.
         self.make_ready(&mut cx.schedule);

@@ -15,7 +15,7 @@ use crate::connection::segment_frame::SegmentFrame;
 use crate::device::RxFrame;
 use crate::mpa::deframer::OooPlacement;
 use crate::mpa::fpdu::FpduError;
-use crate::tcp::Contiguous;
+use crate::tcp::{Contiguous, OooOffer};
 use crate::time::Instant;
 use crate::verbs::receive::UlpduOutcome;
 use crate::wire::seq::Seq;
@@ -26,27 +26,27 @@ const STARTUP_OOO_MAX: usize = 16;
 /// Entries per connection for out-of-order bytes that are only discarded, at most.
 const DISCARDED_OOO_MAX: usize = 64;
 impl<E: Env> Connection<E> {
-    /// Handles out-of-order data that begins at `seq`: places its FPDUs at once if possible, else
-    /// buffers it, unless it is of no use or there is no memory.
+    /// Handles out-of-order data: places its FPDUs at once if possible, else buffers it, unless it
+    /// is of no use or there is no memory.
     // req: MPA-022, MPA-037
     #[cold]
     pub(super) fn on_ooo_data<F: SegmentFrame<E::Device>>(
         &mut self,
         cx: &mut Context<E>,
         frame: F,
-        seq: Seq,
-        bytes: Range<usize>,
+        offer: OooOffer,
     ) {
         // Admission: only connections that an application has accepted.
         if self.qp.is_none() {
             // No application has accepted it, and anybody can have such a connection: it gets no
             // memory that others share. The peer sends its few bytes again.
-            self.drop_ooo(cx);
+            self.drop_ooo(cx, offer);
             return;
         }
         // Memory first: TCP must not drop bytes that MPA has processed, unless they are corrupt.
         // req: MPA-023
-        let (ooo, len) = (&cx.pools.ooo, bytes.len());
+        let (ooo, bytes) = (&cx.pools.ooo, offer.bytes());
+        let len = bytes.len();
         let has_memory = if F::IS_FROM_PORT {
             self.tcb.can_buffer_ooo(ooo, len)
         } else {
@@ -55,7 +55,7 @@ impl<E: Env> Connection<E> {
         let can_consume = self.tcb.can_consume_ooo(ooo);
         // RFC 5044 appendix A.3: FPDUs that markers locate are passed up before the gap is filled.
         let placement = if has_memory && can_consume {
-            self.try_place_ooo(cx, &frame, seq, bytes.clone())
+            self.try_place_ooo(cx, &frame, offer.seq(), bytes.clone())
         } else {
             OooPlacement::Deferred
         };
@@ -64,7 +64,7 @@ impl<E: Env> Connection<E> {
             // RFC 5041 section 5.3: placed in any order, delivered in order. TCP reports the bytes
             // as received, and keeps none.
             OooPlacement::Placed(fpdus) => {
-                self.tcb.consumed_ooo(&mut cx.pools.ooo);
+                self.tcb.consumed_ooo(&mut cx.pools.ooo, offer);
                 cx.verbs.counters.fpdus_in += u64::from(fpdus);
                 return;
             }
@@ -72,7 +72,7 @@ impl<E: Env> Connection<E> {
             // then handled in order.
             OooPlacement::Corrupt => {
                 // req: MPA-156
-                self.drop_ooo(cx);
+                self.drop_ooo(cx, offer);
                 return;
             }
         }
@@ -82,7 +82,7 @@ impl<E: Env> Connection<E> {
         let is_kept = match self.phase {
             // Discarded now rather than once it is contiguous.
             Phase::Closed if segments < DISCARDED_OOO_MAX && can_consume => {
-                self.tcb.consumed_ooo(&mut cx.pools.ooo);
+                self.tcb.consumed_ooo(&mut cx.pools.ooo, offer);
                 return;
             }
             Phase::Closed => false,
@@ -90,13 +90,13 @@ impl<E: Env> Connection<E> {
             _ => segments < STARTUP_OOO_MAX,
         };
         if !is_kept {
-            self.drop_ooo(cx);
+            self.drop_ooo(cx, offer);
             return;
         }
         // A frame of the port is held itself; a reassembled one is copied.
         let is_buffered = match frame.into_port_frame() {
-            Ok(frame) => self.tcb.buffer_ooo(&mut cx.pools.ooo, frame, bytes),
-            Err(whole) => self.tcb.copy_ooo(&mut cx.pools.ooo, &whole.head()[bytes]),
+            Ok(frame) => self.tcb.buffer_ooo(&mut cx.pools.ooo, offer, frame),
+            Err(whole) => self.tcb.copy_ooo(&mut cx.pools.ooo, offer, &whole.head()[bytes]),
         };
         if !is_buffered {
             cx.verbs.counters.ooo_pool_exhausted += 1;
@@ -104,8 +104,8 @@ impl<E: Env> Connection<E> {
     }
 
     /// Drops out-of-order data: it counts as lost.
-    fn drop_ooo(&mut self, cx: &mut Context<E>) {
-        self.tcb.drop_ooo();
+    fn drop_ooo(&mut self, cx: &mut Context<E>, offer: OooOffer) {
+        self.tcb.drop_ooo(offer);
         cx.verbs.counters.ooo_dropped += 1;
     }
 

@@ -7,7 +7,7 @@ use crate::connection::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
 use crate::device::{Device, Retained, RxFrame, TxClass, TxFrame};
 use crate::net::neighbor::Lookup;
 use crate::net::next_hop::Traffic;
-use crate::tcp::{Tcb, Transmit, TxDemand};
+use crate::tcp::{NewDataPlan, Tcb, Transmit, TxDemand};
 use crate::time::Instant;
 use crate::verbs::queue_pair::Qp;
 
@@ -121,10 +121,11 @@ impl<E: Env> Connection<E> {
         {
             return None;
         }
-        let capacity = self.tcb.plain_capacity(now, len)?;
+        let plan = self.tcb.plan_whole_record(now, len)?;
+        let capacity = plan.capacity();
         let offload = ChecksumOffload::of(cx);
         let frame = cx.device.allocate(TxClass::Data)?;
-        match self.send_new_data(cx, now, frame, capacity, offload) {
+        match self.send_new_data(cx, now, (frame, plan), capacity, offload) {
             NewDataResult::Sent { next_demand: Some(demand) } => Some(demand),
             NewDataResult::Sent { next_demand: None } => Some(self.tx_demand(self.qp_of(cx))),
             NewDataResult::Nothing => None,
@@ -187,21 +188,25 @@ impl<E: Env> Connection<E> {
             if drained || held_back {
                 demand = TxDemand::Nothing;
             }
-            let (class, capacity) = match self.tcb.next_transmit(now, demand) {
+            let transmit = self.tcb.next_transmit(now, demand);
+            let (class, capacity) = match &transmit {
                 Transmit::Idle if drained => return TxResult::AwaitFrame { sent },
                 Transmit::Idle => return TxResult::Done { sent },
-                Transmit::Control => (TxClass::Control, 0),
-                Transmit::Retransmit { .. } => (TxClass::Retransmit, 0),
+                Transmit::Control(_) => (TxClass::Control, 0),
+                Transmit::Retransmit(_) => (TxClass::Retransmit, 0),
                 // The windows admit it, but others wait for frames, and come first.
-                Transmit::NewData { .. } if !has_turn && is_scarce == Some(true) => {
+                Transmit::NewData(_) if !has_turn && is_scarce == Some(true) => {
                     drained = true;
                     continue;
                 }
                 // A minimal FPDU is built whole even if TCP has to cut it; no FPDU packed behind
                 // another is.
-                Transmit::NewData { capacity } => match demand {
-                    TxDemand::Record(len) if len as usize <= capacity => (TxClass::Data, capacity),
+                Transmit::NewData(plan) => match demand {
+                    TxDemand::Record(len) if len as usize <= plan.capacity() => {
+                        (TxClass::Data, plan.capacity())
+                    }
                     _ => {
+                        let capacity = plan.capacity();
                         // Where frames are scarce the share is checked before each segment.
                         if capacity == self.tcb.emss() && is_scarce == Some(false) {
                             let count = self.send_train(cx, now, quantum, offload);
@@ -231,9 +236,9 @@ impl<E: Env> Connection<E> {
                 }
                 return TxResult::Again { sent, starved };
             };
-            let len = match class {
-                TxClass::Data => {
-                    match self.send_new_data(cx, now, frame, capacity, offload) {
+            let len = match transmit {
+                Transmit::NewData(plan) => {
+                    match self.send_new_data(cx, now, (frame, plan), capacity, offload) {
                         NewDataResult::Nothing => {}
                         NewDataResult::Sent { next_demand: next } => {
                             (sent, starved, next_demand) = (true, false, next);
@@ -248,11 +253,12 @@ impl<E: Env> Connection<E> {
                     }
                     continue;
                 }
-                TxClass::Control => {
+                Transmit::Control(plan) => {
                     schedule.control_frames_out += 1;
-                    self.tcb.write_control(now, frame.buf_mut())
+                    self.tcb.write_control(now, plan, frame.buf_mut())
                 }
-                TxClass::Retransmit => self.tcb.write_retransmit(now, frame.buf_mut()),
+                Transmit::Retransmit(plan) => self.tcb.write_retransmit(now, plan, frame.buf_mut()),
+                Transmit::Idle => return TxResult::Done { sent },
             };
             frame.set_len(len);
             let header_len = if class == TxClass::Control { len } else { self.tcb.header_len() };
@@ -274,7 +280,7 @@ impl<E: Env> Connection<E> {
         &mut self,
         cx: &mut Context<E>,
         now: Instant,
-        mut frame: <E::Device as Device>::Tx,
+        (mut frame, plan): (<E::Device as Device>::Tx, NewDataPlan),
         capacity: usize,
         offload: ChecksumOffload,
     ) -> NewDataResult {
@@ -292,13 +298,11 @@ impl<E: Env> Connection<E> {
         let next = packed.next.unwrap_or_else(|| self.tx_demand(qp.as_deref()));
         debug_assert!(next == self.tx_demand(qp.as_deref()), "{next:?}");
         let push = next == TxDemand::Nothing;
-        let len = self.tcb.write_new_data(now, buf, packed.len, push);
-        frame.set_len(len);
+        frame.set_len(at + packed.len);
         offload.request(&self.tcb, &mut frame, at);
-        let retained = frame.retain();
-        // If the window or the segment size does not admit the record, TCP keeps it and sends it
-        // later (`Transmit::Retransmit`).
-        if self.tcb.on_sent(now, retained, packed.len, at) {
+        // If the plan does not admit the record, TCP keeps it and sends it later
+        // (`Transmit::Retransmit`).
+        if self.tcb.send_new_data(now, plan, &mut frame, packed.len, push) {
             device.transmit(frame);
             verbs.counters.frames_out += 1;
         }

@@ -106,6 +106,13 @@ impl Device for TestDevice {
 /// Frame of a [`TestDevice`].
 pub(crate) struct TestTx(Vec<u8>);
 
+impl TestTx {
+    /// Creates a frame with these bytes.
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
 impl TxFrame for TestTx {
     type Retained = HeapFrame;
 

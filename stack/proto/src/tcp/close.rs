@@ -7,7 +7,6 @@ use super::control_block::Pending;
 use super::rx::window::DsackQueue;
 use super::timer::{RareTimers, Timers};
 use super::tx::send::Fin;
-use super::tx::transmit_plan::Plan;
 use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
@@ -108,7 +107,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rcv.clear_acks();
         self.dsack_queue = DsackQueue::default();
         self.pending = Pending { reset: self.pending.reset, ..Pending::default() };
-        self.plan = Plan::Nothing;
     }
 
     /// Enters TIME-WAIT, or restarts its timer.

@@ -24,7 +24,6 @@ use super::timer::{CoarseInstant, RareTimers, Timers};
 use super::timestamps::Timestamps;
 use super::tx::pacing::PacingCredit;
 use super::tx::send::{Fin, Local, SndVars};
-use super::tx::transmit_plan::Plan;
 use super::upper_layer::Event;
 use crate::device::{ChecksumRequest, Device, Retained, RxFrame};
 use crate::time::{Instant, NEVER};
@@ -136,7 +135,6 @@ pub struct Tcb<R: RxFrame, T: Retained> {
     pub(super) peer: Peer,
     pub(super) rcv_limits: RcvLimits,
     pub(super) pending: Pending,
-    pub(super) plan: Plan,
     pub(super) tlp: Tlp,
     pub(super) round_flight: RoundFlight,
     /// Time of the last retransmission.

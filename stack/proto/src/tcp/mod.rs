@@ -4,10 +4,10 @@
 //! each connection, per pass, in this order:
 //!
 //! 1. [`Tcb::handle_segment`] for each received segment; after [`Delivered::InOrder`],
-//!    [`Tcb::next_contiguous`] until `None`; after [`Delivered::OutOfOrder`], the disposition; then
+//!    [`Tcb::next_contiguous`] until `None`; after [`Delivered::OutOfOrder`], its offer; then
 //!    [`Tcb::release_ooo`], and [`Tcb::poll_event`] until `None`.
 //! 2. [`Tcb::handle_timeout`], if [`Tcb::deadline`] has passed and the receive queue is drained.
-//! 3. [`Tcb::next_transmit`] until [`Transmit::Idle`] (or the end of a budget); each result is
+//! 3. [`Tcb::next_transmit`] until [`Transmit::Idle`] (or the end of a budget); each plan is
 //!    carried out before the next call. Called after a whole burst was processed, it requests one
 //!    ACK however long the burst was.
 //!
@@ -80,8 +80,9 @@ pub use control_block::{HOT_LEN, Tcb};
 pub(crate) use open::default_mss;
 pub use pmtu::TooBig;
 pub use recovery::sent_frame::CopyPool;
-pub use rx::ooo_queue::{Contiguous, OooCopy, OooPool, OooSegment};
+pub use rx::ooo_queue::{Contiguous, OooCopy, OooOffer, OooPool, OooSegment};
 pub use rx::train::TrainPayload;
 pub use settings::{Algorithm, Config, EcnMode, PathMtuConfig, Probing, Stats};
 pub use tx::train::DataTrain;
+pub use tx::transmit_plan::{ControlPlan, NewDataPlan, RetransmitPlan};
 pub use upper_layer::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};

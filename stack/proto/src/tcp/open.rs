@@ -23,7 +23,6 @@ use super::timer::{CoarseInstant, RareTimers, Timers};
 use super::timestamps::Timestamps;
 use super::tx::pacing::PacingCredit;
 use super::tx::send::{Local, SndVars};
-use super::tx::transmit_plan::Plan;
 use super::upper_layer::IssAndTsOffset;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
@@ -142,7 +141,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             peer: Peer { irs: Seq(0), fin_seq: None, fin_received: false, syn_in_time_wait: false },
             rcv_limits: RcvLimits::new(cfg),
             pending: Pending { syn: true, ..Pending::default() },
-            plan: Plan::Nothing,
             tlp: Tlp::new(),
             round_flight: RoundFlight::new(iss),
             last_retransmit_at: CoarseInstant::of(now),

@@ -19,7 +19,6 @@
 use super::Tcb;
 use super::recovery::ca_state::CaState;
 use super::settings::{PathMtuConfig, Probing};
-use super::tx::transmit_plan::Plan;
 use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, NEVER};
@@ -100,8 +99,6 @@ pub(super) struct PathMtu {
     head_seq: Seq,
     head_retrans: u8,
     probe: Option<Box<PmtuProbe>>,
-    /// Payload of the probe offered to the upper layer; 0 if none.
-    probe_payload: u32,
     /// Time from which a larger size may be probed, and whether it had passed when last checked.
     probe_at: Instant,
     probe_due: bool,
@@ -125,7 +122,6 @@ impl PathMtu {
             head_seq: Seq(0),
             head_retrans: 0,
             probe: None,
-            probe_payload: 0,
             probe_at: NEVER,
             probe_due: false,
         };
@@ -162,12 +158,6 @@ impl PathMtu {
         self.probe.is_some()
     }
 
-    /// True if a segment of `len` bytes was offered as a probe.
-    #[inline]
-    pub(super) const fn admits(&self, len: u32) -> bool {
-        len <= self.probe_payload && self.probe.is_none()
-    }
-
     /// Returns the next size to probe; `None` if the search has ended.
     fn next_probe_size(&self) -> Option<u16> {
         let gap = self.search_max - self.plpmtu;
@@ -187,7 +177,6 @@ impl PathMtu {
 
     /// Sets the time of the next probe.
     fn schedule_probe(&mut self, now: Instant, cfg: &PathMtuConfig) {
-        self.probe_payload = 0;
         self.probe_at = if self.max_plpmtu - self.plpmtu < STEP_MIN || cfg.probe == Probing::Off {
             NEVER
         } else if self.next_probe_size().is_some() {
@@ -371,7 +360,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         {
             return false;
         }
-        self.plan = Plan::Nothing;
         self.on_pmtu_changed();
         // Their loss is no congestion signal, and they do not wait for the timer.
         self.scoreboard.update(|records| records.mark_longer_lost(u32::from(self.emss)));
@@ -405,7 +393,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if payload_len < least || payload_len <= u32::from(self.emss) {
             return None;
         }
-        self.pmtu.probe_payload = payload_len;
         Some(payload_len)
     }
 
@@ -415,7 +402,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let size = self.packet_len(len);
         let probe = PmtuProbe { seq, end: seq + len, size, intact: true, excluded: 0 };
         self.pmtu.probe = Some(Box::new(probe));
-        self.pmtu.probe_payload = 0;
         self.stats.record().pmtu_probes += 1;
     }
 

@@ -9,7 +9,6 @@ use super::recovery::ca_state::CaState;
 use super::recovery::tlp::TlpProbe;
 use super::recovery::undo::Frto;
 use super::tx::send::Fin;
-use super::tx::transmit_plan::Plan;
 use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, NEVER, SECOND};
@@ -112,7 +111,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// to be sent. The engine drains the receive queue first, as an ACK in it may stop a timer.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
-            self.plan = Plan::Nothing;
             self.fire(now);
             self.update_fast_path();
         }

@@ -4,6 +4,8 @@ use core::ops::Range;
 
 #[cfg(doc)]
 use super::Tcb;
+use super::rx::ooo_queue::OooOffer;
+use super::tx::transmit_plan::{ControlPlan, NewDataPlan, RetransmitPlan};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
@@ -21,9 +23,9 @@ pub enum Delivered<R> {
         /// Position of the new bytes in the frame; never empty.
         bytes: Range<usize>,
     },
-    /// Out-of-order bytes. Before any other call on the connection the caller calls one of
-    /// [`Tcb::buffer_ooo`], for TCP to keep them; [`Tcb::consumed_ooo`], if it has consumed them
-    /// already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes buffered
+    /// Out-of-order bytes. Before any other call on the connection the caller gives the offer to
+    /// one of [`Tcb::buffer_ooo`], for TCP to keep them; [`Tcb::consumed_ooo`], if it has consumed
+    /// them already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes buffered
     /// or consumed are not delivered again; dropped ones may be.
     ///
     /// Of a segment that spans several holes only the first new part is delivered: a frame is
@@ -32,10 +34,8 @@ pub enum Delivered<R> {
     OutOfOrder {
         /// The frame.
         frame: R,
-        /// Sequence number of the first new byte.
-        seq: Seq,
-        /// Position of the new bytes in the frame; never empty.
-        bytes: Range<usize>,
+        /// Its new bytes, to be accepted or dropped.
+        offer: OooOffer,
     },
 }
 
@@ -70,26 +70,18 @@ pub enum TxDemand {
     Record(u32),
 }
 
-/// Frame that the connection has to send. See [`Tcb::next_transmit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Frame that the connection has to send, with its plan. See [`Tcb::next_transmit`].
+#[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Transmit {
     /// Nothing to send now.
     Idle,
     /// Frame without payload (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
-    Control,
+    Control(ControlPlan),
     /// Bytes written before, lost or not sent yet: [`Tcb::write_retransmit`].
-    Retransmit {
-        /// Payload bytes of the frame.
-        payload_len: usize,
-    },
-    /// A new record may be written: [`Tcb::write_new_data`], then [`Tcb::on_sent`].
-    NewData {
-        /// Payload bytes admitted: [`Tcb::emss`], less with a small window, more for a path MTU
-        /// probe. The announced record fits, unless no larger window is to be expected soon; the
-        /// record should then be made to fit. A longer one is accepted and will be split.
-        capacity: usize,
-    },
+    Retransmit(RetransmitPlan),
+    /// A new record: [`Tcb::send_new_data`].
+    NewData(NewDataPlan),
 }
 
 /// Change of which the upper layer is notified. Each is reported once.

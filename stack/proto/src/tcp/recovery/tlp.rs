@@ -5,7 +5,7 @@ use super::ca_state::CaState;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::tx::send::Fin;
-use crate::tcp::tx::transmit_plan::{Plan, Retransmit};
+use crate::tcp::tx::transmit_plan::{NewDataPlan, RetransmitPlan};
 use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
@@ -126,12 +126,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if let Some(index) = self.scoreboard.unsent()
             && let Some(retransmit) = self.choose_unsent(now, index)
         {
-            return Some(self.plan_retransmit(retransmit));
+            return Some(Transmit::Retransmit(retransmit));
         }
         if let TxDemand::Record(len) = ready
             && let Some(capacity) = self.new_data_capacity(now, len)
         {
-            return Some(Transmit::NewData { capacity: capacity as usize });
+            return Some(Transmit::NewData(NewDataPlan::new(capacity)));
         }
         let last = self.scoreboard.sent_count().checked_sub(1);
         let last_record = last.and_then(|index| Some((index, self.scoreboard.get(index)?)));
@@ -148,16 +148,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.on_split(now, seq);
                 (index, len) = (index + 1, u32::from(self.emss));
             }
-            return Some(self.plan_retransmit(Retransmit::tlp(index, len)));
+            return Some(Transmit::Retransmit(RetransmitPlan::tlp(index, len)));
         }
         self.pending.tlp = false;
         None
-    }
-
-    pub(in crate::tcp) fn plan_retransmit(&mut self, retransmit: Retransmit) -> Transmit {
-        let payload_len = retransmit.payload_len();
-        self.plan = Plan::Retransmit(retransmit);
-        Transmit::Retransmit { payload_len }
     }
 
     /// Notes that a probe was sent; `start` is the start of the record if it is a retransmission.

@@ -5,12 +5,11 @@ use core::ops::Range;
 
 use super::assembler::Assembler;
 use super::autotune::{RcvRound, RoundEnd};
-use super::ooo_queue::{Contiguous, OfferedOoo, OooPool, OooSegment};
+use super::ooo_queue::{Contiguous, OooOffer, OooPool, OooSegment};
 use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
-use crate::tcp::tx::transmit_plan::Plan;
 use crate::tcp::upper_layer::{Delivered, Event};
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
@@ -55,18 +54,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// It is reported as received (SACK) from now on. Returns false if there is no memory; the
     /// segment then counts as lost.
     ///
-    /// `frame` and `bytes` are those delivered.
-    pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, frame: R, bytes: Range<usize>) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|offered| offered.len() == bytes.len()));
-        let kept = pool.buffer(frame, bytes, self.assembler.share(pool, self.peer_group));
-        self.insert_ooo(pool, kept)
+    /// `frame` is the one delivered with `offer`.
+    pub fn buffer_ooo(&mut self, pool: &mut OooPool<R>, offer: OooOffer, frame: R) -> bool {
+        let share = self.assembler.share(pool, self.peer_group);
+        let kept = pool.buffer(frame, offer.bytes(), share);
+        self.insert_ooo(pool, offer, kept)
     }
 
-    /// As [`Tcb::buffer_ooo`] without a frame to keep: the bytes are copied.
-    pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, bytes: &[u8]) -> bool {
-        debug_assert!(self.offered_ooo().is_none_or(|offered| offered.len() == bytes.len()));
+    /// As [`Tcb::buffer_ooo`] without a frame to keep: `bytes`, those of the offer, are copied.
+    pub fn copy_ooo(&mut self, pool: &mut OooPool<R>, offer: OooOffer, bytes: &[u8]) -> bool {
+        debug_assert_eq!(offer.bytes().len(), bytes.len());
         let kept = pool.copy(bytes, self.assembler.share(pool, self.peer_group));
-        self.insert_ooo(pool, kept.map(|segment| (segment, 0)))
+        self.insert_ooo(pool, offer, kept.map(|segment| (segment, 0)))
     }
 
     /// True if [`Tcb::buffer_ooo`] has memory for `len` bytes.
@@ -87,56 +86,49 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         pool.admits_consumed(self.assembler.share(pool, self.peer_group))
     }
 
-    /// Out-of-order segment whose disposition is pending.
-    const fn offered_ooo(&self) -> Option<OfferedOoo> {
-        if let Plan::OooOffered(offered) = self.plan { Some(offered) } else { None }
-    }
-
-    fn take_offered_ooo(&mut self) -> Option<OfferedOoo> {
-        let offered = self.offered_ooo()?;
-        self.plan = Plan::Nothing;
-        Some(offered)
-    }
-
-    fn insert_ooo(&mut self, pool: &mut OooPool<R>, kept: Option<(OooSegment<R>, usize)>) -> bool {
-        let Some(offered) = self.take_offered_ooo() else {
-            if let Some((segment, _)) = kept {
-                pool.release(segment);
-            }
-            return false;
-        };
+    fn insert_ooo(
+        &mut self,
+        pool: &mut OooPool<R>,
+        offer: OooOffer,
+        kept: Option<(OooSegment<R>, usize)>,
+    ) -> bool {
         let Some((segment, offset)) = kept else {
             self.stats.record().ooo_overflow += 1;
-            self.update_fast_path();
             return false;
         };
         self.stats.record().ooo_buffered += 1;
         // An offset into a frame is below 64 KiB.
         let offset = u32::try_from(offset).unwrap_or(0);
         // req: MPA-023
-        self.assembler.insert((pool, self.peer_group), offered.block, Some(segment), offset);
-        self.note_fin_seq(offered.fin);
-        self.update_fast_path();
+        self.accept_ooo(pool, offer, Some(segment), offset);
         true
     }
 
     /// Accepts the segment of [`Delivered::OutOfOrder`], which the upper layer has consumed. It is
     /// reported as received (SACK), and [`Tcb::next_contiguous`] returns it once it is contiguous.
-    pub fn consumed_ooo(&mut self, pool: &mut OooPool<R>) {
-        let Some(offered) = self.take_offered_ooo() else { return };
+    pub fn consumed_ooo(&mut self, pool: &mut OooPool<R>, offer: OooOffer) {
         self.stats.record().ooo_consumed += 1;
-        self.assembler.insert((pool, self.peer_group), offered.block, None, 0);
-        self.note_fin_seq(offered.fin);
+        self.accept_ooo(pool, offer, None, 0);
+    }
+
+    fn accept_ooo(
+        &mut self,
+        pool: &mut OooPool<R>,
+        offer: OooOffer,
+        segment: Option<OooSegment<R>>,
+        offset: u32,
+    ) {
+        let OooOffer { block, fin, .. } = offer;
+        debug_assert_eq!(self.assembler.overlap(block.0, block.1).new, Some(block));
+        self.assembler.insert((pool, self.peer_group), block, segment, offset);
+        self.note_fin_seq(fin);
         self.update_fast_path();
     }
 
     /// Drops the segment of [`Delivered::OutOfOrder`]: it counts as not received, and the peer
-    /// retransmits it. So does a segment without a disposition.
-    pub fn drop_ooo(&mut self) {
-        if self.take_offered_ooo().is_some() {
-            self.stats.record().ooo_rejected += 1;
-            self.update_fast_path();
-        }
+    /// retransmits it. An offer that is not answered counts as dropped.
+    pub fn drop_ooo(&mut self, _offer: OooOffer) {
+        self.stats.record().ooo_rejected += 1;
     }
 
     /// Takes back the last `len` bytes delivered in order, for which the upper layer has no memory.
@@ -272,8 +264,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
         // A frame is delivered once, so only the first of several new parts is. What lies beyond
         // counts as not received, and the peer retransmits it.
-        let skip = (from - seg.seq) as usize;
-        let bytes = seg.payload.start + skip..seg.payload.start + skip + (to - from) as usize;
+        let first = seg.payload.start + (from - seg.seq) as usize;
         // req: MPA-034, DDP-013, DDP-024, DDP-114, DDP-116, RDMAP-212, RDMAP-221
         if from != self.rcv.nxt {
             self.on_out_of_order(dsack);
@@ -281,9 +272,9 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.stats.record().ooo_overflow += 1;
                 return Delivered::Nothing;
             }
-            self.plan = Plan::OooOffered(OfferedOoo { block: (from, to), fin });
             // req: MPA-003, MPA-032, MPA-052
-            return Delivered::OutOfOrder { frame, seq: from, bytes };
+            let offer = OooOffer { block: (from, to), start: first, fin };
+            return Delivered::OutOfOrder { frame, offer };
         }
         let gap_filled = !self.assembler.is_empty();
         self.rcv.nxt = to;
@@ -295,7 +286,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         self.note_fin_seq(fin);
         self.process_fin();
-        Delivered::InOrder { frame, bytes }
+        Delivered::InOrder { frame, bytes: first..first + (to - from) as usize }
     }
 
     fn on_in_order(&mut self, now: Instant, len: u32) {

@@ -22,7 +22,7 @@ use crate::tcp::connection_state::State;
 use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::timer::CoarseInstant;
 use crate::tcp::tx::send::Fin;
-use crate::tcp::tx::transmit_plan::Plan;
+use crate::tcp::tx::transmit_plan::NewDataPlan;
 use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::tcp::{Ecn, PlainHeader};
@@ -85,15 +85,7 @@ impl FastPath {
     pub(in crate::tcp) const fn set_events(&mut self) {
         self.0 |= Self::EVENTS;
     }
-
-    /// Disables the fast path until the next update: the slow path has work to do first.
-    pub(in crate::tcp) const fn disable(&mut self) {
-        self.0 &= !(Self::RX | Self::TX);
-    }
 }
-
-#[cfg(test)]
-pub(in crate::tcp) mod tests;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline(always)]
@@ -195,12 +187,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
     }
 
-    /// Returns the capacity of a segment that may be sent now on the fast path, if it takes a
-    /// record of `len` bytes whole. Otherwise [`Tcb::next_transmit`] decides; nothing is planned.
+    /// Returns the plan of a segment that may be sent now on the fast path, if it takes a record of
+    /// `len` bytes whole. Otherwise [`Tcb::next_transmit`] decides.
     #[inline(always)]
-    pub fn plain_capacity(&mut self, now: Instant, len: u32) -> Option<usize> {
+    pub fn plan_whole_record(&mut self, now: Instant, len: u32) -> Option<NewDataPlan> {
         match self.plan_fast(now, TxDemand::Record(len)) {
-            Some(Transmit::NewData { capacity }) if len as usize <= capacity => Some(capacity),
+            Some(Transmit::NewData(plan)) if len as usize <= plan.capacity() => Some(plan),
             _ => None,
         }
     }
@@ -213,9 +205,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.fast_path.is_tx_eligible() && !self.rcv.ack_now
     }
 
-    /// True if an ACK is due that has no more to report than its number and the window. Nothing
-    /// else is planned then. Without new data to send, [`Tcb::next_transmit`] returns
-    /// [`Transmit::Control`].
+    /// True if an ACK is due that has no more to report than its number and the window. Without new
+    /// data to send, [`Tcb::next_transmit`] returns [`Transmit::Control`].
     #[inline(always)]
     #[must_use]
     pub fn is_plain_ack_due(&self) -> bool {
@@ -229,10 +220,10 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.hot().ack_header(now, sack)
     }
 
-    /// True if a record of `len` bytes may be sent on the fast path.
+    /// True if a record of `len` bytes, which the windows admit, may be sent on the fast path.
     #[inline(always)]
-    pub(in crate::tcp) fn fast_path_admits(&self, len: u32) -> bool {
-        self.fast_path.is_tx_eligible() && len <= u32::from(self.emss) && len <= self.snd.usable()
+    pub(in crate::tcp) fn fast_path_takes(&self, len: u32) -> bool {
+        self.fast_path.is_tx_eligible() && len <= u32::from(self.emss)
     }
 
     /// Returns the header of new data.
@@ -287,7 +278,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Computes which segments are eligible for the fast path.
     fn fast_path_eligibility(&self) -> FastPath {
         let is_established = self.state == State::Established
-            && matches!(self.plan, Plan::Nothing)
             && self.local.fin_seq.is_none()
             && self.snd.fin == Fin::None
             && !self.pending.any()
@@ -320,3 +310,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         )
     }
 }
+
+#[cfg(test)]
+pub(in crate::tcp) mod tests;

@@ -6,7 +6,6 @@ use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
 use crate::tcp::timer::CoarseInstant;
 use crate::tcp::timestamps::Timestamps;
-use crate::tcp::tx::transmit_plan::Plan;
 use crate::tcp::upper_layer::{Delivered, Event};
 use crate::time::{Instant, MICROSECOND, NEVER};
 use crate::wire::seq::Seq;
@@ -44,7 +43,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             return Delivered::InOrder { frame, bytes: seg.payload.clone() };
         }
         self.slow_path_in = self.slow_path_in.wrapping_add(1);
-        self.plan = Plan::Nothing;
         let delivered = self.process_segment(now, seg, frame);
         self.update_fast_path();
         delivered

@@ -353,18 +353,29 @@ impl Charge {
     }
 }
 
-/// Out-of-order segment offered to the upper layer, its disposition pending.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) struct OfferedOoo {
-    /// Its new bytes.
+/// Out-of-order segment offered to the upper layer, which accepts or drops it.
+#[derive(Debug)]
+#[must_use]
+pub struct OooOffer {
+    /// Sequence numbers of its new bytes.
     pub(super) block: SackBlock,
+    /// Position of the first of them in the frame.
+    pub(super) start: usize,
     /// Sequence number of the peer's FIN, if the segment has it. Used once the bytes are accepted.
     pub(super) fin: Option<Seq>,
 }
 
-impl OfferedOoo {
-    pub(super) const fn len(&self) -> usize {
-        (self.block.1.0.wrapping_sub(self.block.0.0)) as usize
+impl OooOffer {
+    /// Returns the sequence number of the first new byte.
+    #[must_use]
+    pub const fn seq(&self) -> Seq {
+        self.block.0
+    }
+
+    /// Returns the position of the new bytes in the frame; never empty.
+    #[must_use]
+    pub const fn bytes(&self) -> Range<usize> {
+        self.start..self.start + (self.block.1.0.wrapping_sub(self.block.0.0)) as usize
     }
 }
 

@@ -41,11 +41,11 @@ fn unclaimed_ooo_segment_is_dropped() {
     let frame = HeapFrame::new(&buf[..len]);
     let (tcb, pool) = (&mut script.end.tcb, &mut script.end.pool);
     let delivered = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
-    assert!(matches!(delivered, Delivered::OutOfOrder { seq, .. } if seq == base + 500));
+    assert!(matches!(delivered, Delivered::OutOfOrder { offer, .. } if offer.seq() == base + 500));
     let again = tcb.handle_segment(script.now, &frame.parse(), frame.clone());
-    assert!(matches!(again, Delivered::OutOfOrder { .. }));
-    assert!(tcb.buffer_ooo(pool, frame.clone(), len - 500..len));
-    assert!(!tcb.buffer_ooo(pool, frame, len - 500..len), "one reply for each");
+    let Delivered::OutOfOrder { frame, offer } = again else { panic!("offered again") };
+    assert_eq!(offer.bytes(), len - 500..len);
+    assert!(tcb.buffer_ooo(pool, offer, frame));
     assert_eq!((tcb.ooo_segments(), pool.frames() + pool.bytes()), (1, 1024));
 }
 
@@ -298,22 +298,22 @@ fn check_against_model(segments: &[(u32, u32, u8)]) {
                 model.accept(model.next, &bytes_of(&frame, &bytes));
                 model.advance(&bytes_of(&frame, &bytes));
             }
-            Delivered::OutOfOrder { frame, seq, bytes } => {
-                let first = (seq - base) as usize;
-                let found = bytes_of(&frame, &bytes);
+            Delivered::OutOfOrder { frame, offer } => {
+                let first = (offer.seq() - base) as usize;
+                let found = bytes_of(&frame, &offer.bytes());
                 assert!(first > model.next && !found.is_empty());
                 match action {
                     0 => {
-                        if tcb.buffer_ooo(&mut pool, frame, bytes) {
+                        if tcb.buffer_ooo(&mut pool, offer, frame) {
                             model.accept(first, &found);
                         }
                     }
                     1 => {
-                        tcb.consumed_ooo(&mut pool);
+                        tcb.consumed_ooo(&mut pool, offer);
                         model.accept(first, &found);
                         model.consumed_ooo[first..first + found.len()].fill(true);
                     }
-                    _ => tcb.drop_ooo(),
+                    _ => tcb.drop_ooo(offer),
                 }
             }
         }

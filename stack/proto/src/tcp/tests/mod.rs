@@ -33,10 +33,12 @@ use rand::RngExt;
 use rand::rngs::SmallRng;
 
 use super::{
-    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooPool, Tcb, Transmit, TxDemand,
+    Config, Contiguous, Delivered, Event, IssAndTsOffset, OooOffer, OooPool, Tcb, Transmit,
+    TxDemand,
 };
 pub(super) use crate::device::test_device::HeapFrame;
-use crate::device::{ChecksumMode, RxFrame};
+use crate::device::test_device::TestTx;
+use crate::device::{ChecksumMode, RxFrame, TxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{
@@ -185,20 +187,21 @@ impl Endpoint {
         }
     }
 
-    fn handle_ooo(&mut self, frame: HeapFrame, seq: Seq, bytes: Range<usize>) {
+    fn handle_ooo(&mut self, frame: HeapFrame, offer: OooOffer) {
+        let (seq, bytes) = (offer.seq(), offer.bytes());
         assert!(seq > self.tcb.rcv.nxt, "in-order data is not out-of-order");
         let position = self.read + u64::from(seq - self.tcb.rcv.nxt);
         self.check_bytes(&frame, &bytes, position);
         match self.choose_ooo_action() {
-            0 => drop(self.tcb.buffer_ooo(&mut self.pool, frame, bytes)),
+            0 => drop(self.tcb.buffer_ooo(&mut self.pool, offer, frame)),
             1 => {
-                self.tcb.consumed_ooo(&mut self.pool);
+                self.tcb.consumed_ooo(&mut self.pool, offer);
                 let end = position + bytes.len() as u64;
                 let before = self.consumed_ooo.range(..end).next_back();
                 assert!(before.is_none_or(|before| *before.1 <= position), "taken twice");
                 self.consumed_ooo.insert(position, end);
             }
-            _ => self.tcb.drop_ooo(),
+            _ => self.tcb.drop_ooo(offer),
         }
     }
 
@@ -236,7 +239,7 @@ impl Endpoint {
                     }
                 }
             }
-            Delivered::OutOfOrder { frame, seq, bytes } => self.handle_ooo(frame, seq, bytes),
+            Delivered::OutOfOrder { frame, offer } => self.handle_ooo(frame, offer),
         }
         self.tcb.release_ooo(&mut self.pool);
         assert!(self.tcb.rcv.adv >= edge || self.tcb.peer.irs == seg.seq, "the window shrank");
@@ -268,18 +271,17 @@ impl Endpoint {
             let ready = if next_len > 0 { TxDemand::Record(next_len) } else { TxDemand::Nothing };
             let len = match self.tcb.next_transmit(now, ready) {
                 Transmit::Idle => return None,
-                Transmit::Control => self.tcb.write_control(now, &mut buf),
-                Transmit::Retransmit { payload_len } => {
-                    let len = self.tcb.write_retransmit(now, &mut buf);
+                Transmit::Control(plan) => self.tcb.write_control(now, plan, &mut buf),
+                Transmit::Retransmit(plan) => {
+                    let payload_len = plan.payload_len();
+                    let len = self.tcb.write_retransmit(now, plan, &mut buf);
                     assert_eq!(len, self.tcb.header_len() + payload_len);
                     len
                 }
-                Transmit::NewData { capacity } => {
+                Transmit::NewData(plan) => {
                     // Above EMSS only as a path MTU probe.
-                    let emss = self.tcb.emss();
-                    assert!(
-                        0 < capacity && (capacity <= emss || self.tcb.pmtu.admits(capacity as u32))
-                    );
+                    let (capacity, emss) = (plan.capacity(), self.tcb.emss());
+                    assert!(0 < capacity && (capacity <= emss || !self.tcb.pmtu.is_probing()));
                     let payload_len = next_len.min(capacity.max(emss) as u32) as usize;
                     let start = self.tcb.header_len();
                     for byte in &mut buf[start..start + payload_len] {
@@ -287,12 +289,13 @@ impl Endpoint {
                         self.written += 1;
                     }
                     self.to_write -= payload_len as u64;
-                    let len =
-                        self.tcb.write_new_data(now, &mut buf, payload_len, self.to_write == 0);
-                    let frame = HeapFrame::new(&buf[..len]);
-                    if !self.tcb.on_sent(now, frame, payload_len, start) {
+                    let len = start + payload_len;
+                    let mut frame = TestTx::new(&buf[..len]);
+                    let push = self.to_write == 0;
+                    if !self.tcb.send_new_data(now, plan, &mut frame, payload_len, push) {
                         continue;
                     }
+                    buf[..len].copy_from_slice(frame.buf_mut());
                     len
                 }
             };

@@ -76,13 +76,14 @@ fn deliver(script: &mut Script, fields: &Fields, payload_len: usize) {
             assert!(!bytes.is_empty() && bytes.end <= len && bytes.start >= seg.payload.start);
             taken += bytes.len();
         }
-        Delivered::OutOfOrder { frame, seq: first, bytes } => {
+        Delivered::OutOfOrder { frame, offer } => {
+            let (first, bytes) = (offer.seq(), offer.bytes());
             assert!(!bytes.is_empty() && bytes.end <= len && bytes.start >= seg.payload.start);
             assert_eq!((first - seg.seq) as usize, bytes.start - seg.payload.start);
             match action {
-                0 => drop(tcb.buffer_ooo(pool, frame, bytes)),
-                1 => tcb.consumed_ooo(pool),
-                _ => tcb.drop_ooo(),
+                0 => drop(tcb.buffer_ooo(pool, offer, frame)),
+                1 => tcb.consumed_ooo(pool, offer),
+                _ => tcb.drop_ooo(offer),
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Construction of outgoing frames, as decided by `transmit_plan`.
 
 use super::send::Fin;
-use super::transmit_plan::{Control, Plan, Retransmit, RetransmitReason};
-use crate::device::{Retained, RxFrame};
+use super::transmit_plan::{Control, ControlPlan, NewDataPlan, RetransmitPlan, RetransmitReason};
+use crate::device::{Retained, RxFrame, TxFrame};
 use crate::tcp::Tcb;
 #[cfg(doc)]
 use crate::tcp::Transmit;
@@ -15,20 +15,18 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// After [`Transmit::Control`]: writes the frame to `buf`. Returns its length, or 0 if no
-    /// control frame was announced.
+    /// Carries out the plan of [`Transmit::Control`]: writes the frame to `buf`. Returns its
+    /// length.
     ///
     /// # Panics
     /// If `buf` is shorter than the frame; [`crate::wire::tcp::MAX_HEADER_LEN`] always suffices.
-    pub fn write_control(&mut self, now: Instant, buf: &mut [u8]) -> usize {
-        if self.is_plain_ack_due() {
+    #[expect(clippy::needless_pass_by_value, reason = "a plan is carried out once")]
+    pub fn write_control(&mut self, now: Instant, plan: ControlPlan, buf: &mut [u8]) -> usize {
+        if plan.control == Control::PlainAck {
             return self.write_plain_ack(now, buf);
         }
-        let Plan::Control(control) = core::mem::replace(&mut self.plan, Plan::Nothing) else {
-            return 0;
-        };
         self.advance_ts_clock(now);
-        let fields = match control {
+        let fields = match plan.control {
             Control::StrayReset(seq) => {
                 self.pending.stray_reset = None;
                 Fields { seq, flags: Flags::RST, ..Fields::default() }
@@ -44,7 +42,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
             }
             Control::Syn => self.syn_fields(now),
-            Control::Ack => match self.ecn.pop_owed_ack() {
+            Control::Ack | Control::PlainAck => match self.ecn.pop_owed_ack() {
                 Some((ack, echo)) => self.owed_ack_fields(now, ack, echo),
                 None => self.ack_fields(now, self.snd.nxt, Flags::ACK),
             },
@@ -67,7 +65,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.emit(buf, &fields, 0, self.cfg.checksum)
     }
 
-    /// If [`Tcb::is_plain_ack_due`], in place of [`Tcb::next_transmit`] and [`Tcb::write_control`]:
+    /// If [`Tcb::is_plain_ack_due`], instead of [`Tcb::next_transmit`] and [`Tcb::write_control`]:
     /// writes the ACK to `buf`. Returns its length.
     ///
     /// # Panics
@@ -167,16 +165,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// After [`Transmit::Retransmit`]: writes the frame to `buf`, with a linear copy of the payload
-    /// and current headers. Returns its length, or 0 if no retransmission was announced.
+    /// Carries out the plan of [`Transmit::Retransmit`]: writes the frame to `buf`, with a linear
+    /// copy of the payload and current headers. Returns its length; 0 if the record was
+    /// acknowledged since.
     ///
     /// # Panics
     /// If `buf` is shorter than headers and payload.
-    pub fn write_retransmit(&mut self, now: Instant, buf: &mut [u8]) -> usize {
-        let Plan::Retransmit(retransmit) = core::mem::replace(&mut self.plan, Plan::Nothing) else {
-            return 0;
-        };
-        let Retransmit { index, len, reason } = retransmit;
+    pub fn write_retransmit(
+        &mut self,
+        now: Instant,
+        plan: RetransmitPlan,
+        buf: &mut [u8],
+    ) -> usize {
+        let RetransmitPlan { index, len, reason } = plan;
         let index = index as usize;
         if let Some(record) = self.scoreboard.get(index).filter(|record| len < record.len) {
             let seq = record.seq;
@@ -225,86 +226,70 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
     }
 
-    /// After [`Transmit::NewData`]: writes the headers before the `payload_len` bytes that are in
-    /// `buf` at [`Tcb::header_len`]. Returns the length of the frame. [`Tcb::on_sent`] must follow.
+    /// Carries out the plan of [`Transmit::NewData`] for the `payload_len` bytes that are in
+    /// `frame` at [`Tcb::header_len`]: writes the headers before them, retains the frame, and adds
+    /// the record to the scoreboard, until it is acknowledged. The length of the frame was set.
     ///
     /// `push`: no more data is ready, so the peer should not wait for more (PSH, RFC 9293
-    /// section 3.9.1.2). Nothing is written if the window or the segment size does not admit the
-    /// record; [`Tcb::on_sent`] then returns false.
+    /// section 3.9.1.2).
+    ///
+    /// Returns true if the frame is to be transmitted now. Returns false if the plan does not admit
+    /// the record: the caller drops the frame, and its bytes are sent by [`Transmit::Retransmit`],
+    /// in parts or when the window opens.
     ///
     /// # Panics
-    /// If `buf` is shorter than headers and payload.
+    /// If the frame is shorter than headers and payload.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
-    #[inline]
-    pub fn write_new_data(
-        &mut self,
-        now: Instant,
-        buf: &mut [u8],
-        payload_len: usize,
-        push: bool,
-    ) -> usize {
-        debug_assert!(0 < payload_len);
-        if !self.fast_path_admits(payload_len as u32) && !self.admits_whole(payload_len as u32) {
-            return self.header_len() + payload_len;
-        }
-        self.count_segment();
-        if self.fast_path.is_tx_eligible() {
-            let header = self.fast_path_header(now, push);
-            return self.template.emit_plain(buf, &header, payload_len, self.cfg.checksum);
-        }
-        let mut fields = self.data_fields(now, self.snd.nxt, push);
-        self.ecn.mark_new_data(&mut fields);
-        self.template.emit(buf, &fields, payload_len, self.cfg.checksum)
-    }
-
-    /// To be called right after [`Tcb::write_new_data`]: adds the record to the scoreboard, until
-    /// it is acknowledged. `retained` is the frame just written, `header_len` the length of its
-    /// headers.
-    ///
-    /// Returns true if the frame is to be transmitted now. Returns false if the window or the
-    /// segment size does not admit the record: the caller drops the frame, and its bytes are sent
-    /// by [`Transmit::Retransmit`], in parts or when the window opens.
-    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    #[expect(clippy::needless_pass_by_value, reason = "a plan is carried out once")]
     #[must_use]
     #[inline]
-    pub fn on_sent(
+    pub fn send_new_data(
         &mut self,
         now: Instant,
-        retained: T,
+        plan: NewDataPlan,
+        frame: &mut impl TxFrame<Retained = T>,
         payload_len: usize,
-        header_len: usize,
+        push: bool,
     ) -> bool {
-        debug_assert_eq!(header_len, self.header_len());
-        let (len, offset) = (payload_len as u32, header_len as u32);
-        if self.fast_path_admits(len) {
-            self.on_sent_fast(now, retained, len, offset);
+        debug_assert!(0 < payload_len);
+        let (len, offset) = (payload_len as u32, self.header_len() as u32);
+        if plan.admits(len) && self.fast_path_takes(len) {
+            self.count_segment();
+            let header = self.fast_path_header(now, push);
+            self.template.emit_plain(frame.buf_mut(), &header, payload_len, self.cfg.checksum);
+            self.on_sent_fast(now, frame.retain(), len, offset);
             return true;
         }
-        let admitted = self.on_sent_slow(now, retained, len, offset);
+        let is_admitted = plan.admits(len);
+        if is_admitted {
+            self.write_new_data(now, frame.buf_mut(), payload_len, push);
+        }
+        self.on_new_record(now, frame.retain(), len, offset, is_admitted);
         self.update_fast_path();
-        admitted
+        is_admitted
     }
 
+    /// Writes the headers of new data off the fast path.
     #[cold]
-    fn on_sent_slow(&mut self, now: Instant, retained: T, len: u32, offset: u32) -> bool {
-        let admitted = self.admits_whole(len);
+    fn write_new_data(&mut self, now: Instant, buf: &mut [u8], payload_len: usize, push: bool) {
+        self.count_segment();
+        let mut fields = self.data_fields(now, self.snd.nxt, push);
+        self.ecn.mark_new_data(&mut fields);
+        self.template.emit(buf, &fields, payload_len, self.cfg.checksum);
+    }
+
+    /// Adds a new record to the scoreboard off the fast path; `is_sent`: it is sent now.
+    #[cold]
+    fn on_new_record(&mut self, now: Instant, retained: T, len: u32, offset: u32, is_sent: bool) {
         let seq = self.snd.nxt;
-        self.scoreboard.push(now, seq, len, offset, retained, admitted);
-        if admitted {
+        self.scoreboard.push(now, seq, len, offset, retained, is_sent);
+        if is_sent {
             if len > u32::from(self.emss) {
                 self.on_pmtu_probe_sent(seq, len);
             }
             self.arm_rto(now);
             self.on_new_data_sent(now, seq + len);
         }
-        admitted
-    }
-
-    /// True if a record of `len` bytes may be sent now in one segment. The peer's MSS may be below
-    /// the length of the shortest record that MPA makes.
-    #[inline]
-    fn admits_whole(&self, len: u32) -> bool {
-        len <= self.snd.usable() && (len <= u32::from(self.emss) || self.pmtu.admits(len))
     }
 
     /// Notes that the bytes up to `end` were sent for the first time.

@@ -5,7 +5,6 @@ use super::pacing::PacingCredit;
 use super::send::Fin;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
-use crate::tcp::rx::ooo_queue::OfferedOoo;
 use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
@@ -14,12 +13,13 @@ use crate::wire::seq::Seq;
 const SPLIT_MIN: u32 = 128;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Returns what to send next. To be called until `Idle` (or the end of a budget), after a burst
-    /// of segments was processed, after a timeout, and when the upper layer has new data. Each
-    /// result is carried out before the next call on this connection.
+    /// Returns the plan of the next frame. To be called until `Idle` (or the end of a budget),
+    /// after a burst of segments was processed, after a timeout, and when the upper layer has new
+    /// data. A plan is valid until the next call on this connection: the call that takes it carries
+    /// it out. One that is dropped, for lack of a frame, is made again later.
     ///
-    /// `ready` is what the upper layer has to send. It is also needed while the window is closed,
-    /// as it starts the persist timer.
+    /// `ready` is the data that the upper layer has to send. It is also needed while the window is
+    /// closed, as it starts the persist timer.
     ///
     /// Order: RST and SYN; ACKs that must be sent alone (SACK, duplicate ACKs); lost records; new
     /// ones, which carry other ACKs; FIN; probes; the ACK.
@@ -27,8 +27,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline(always)]
     pub fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Transmit {
         match self.plan_fast(now, ready) {
-            // A plain ACK needs no plan, and leaves the connection on the fast path.
-            Some(Transmit::Control) if !self.is_plain_ack_due() => self.plan_control(Control::Ack),
+            // While data is out of order the ACK reports SACK blocks.
+            Some(Transmit::Control(_)) if !self.is_plain_ack_due() => plan_control(Control::Ack),
             Some(transmit) => transmit,
             None => {
                 let transmit = self.plan_slow(now, ready);
@@ -41,7 +41,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Selects what to send, in any state.
     fn plan_slow(&mut self, now: Instant, ready: TxDemand) -> Transmit {
         if let Some(control) = self.urgent_control() {
-            return self.plan_control(control);
+            return plan_control(control);
         }
         if self.state.can_send() {
             if (self.pending.tlp || self.recovery.prefers_new_data())
@@ -50,16 +50,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 return transmit;
             }
             if let Some(retransmit) = self.choose_retransmit(now) {
-                return self.plan_retransmit(retransmit);
+                return Transmit::Retransmit(retransmit);
             }
             if let TxDemand::Record(len) = ready {
                 if let Some(capacity) = self.new_data_capacity(now, len) {
-                    return Transmit::NewData { capacity: capacity as usize };
+                    return Transmit::NewData(NewDataPlan::new(capacity));
                 }
             } else if self.scoreboard.unsent().is_none() {
                 if self.snd.fin == Fin::Due {
                     if self.can_send_fin(now) {
-                        return self.plan_control(Control::Fin);
+                        return plan_control(Control::Fin);
                     }
                 } else {
                     // No data waits for the window any more.
@@ -67,19 +67,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
             }
             if self.pending.probe {
-                return self.plan_control(Control::Probe);
+                return plan_control(Control::Probe);
             }
         }
         if self.rcv.ack_now {
-            return self.plan_control(Control::Ack);
+            return plan_control(Control::Ack);
         }
         Transmit::Idle
-    }
-
-    fn plan_control(&mut self, control: Control) -> Transmit {
-        self.plan = Plan::Control(control);
-        self.fast_path.disable();
-        Transmit::Control
     }
 
     #[inline]
@@ -119,7 +113,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if let TxDemand::Record(len) = ready
             && let Some(capacity) = self.new_data_capacity(now, len)
         {
-            return Some(Transmit::NewData { capacity: capacity as usize });
+            return Some(Transmit::NewData(NewDataPlan::new(capacity)));
         }
         self.recovery.on_no_new_data();
         None
@@ -141,7 +135,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.pending.tlp || admits
     }
 
-    fn choose_retransmit(&mut self, now: Instant) -> Option<Retransmit> {
+    fn choose_retransmit(&mut self, now: Instant) -> Option<RetransmitPlan> {
         if let Some(index) = self.scoreboard.update(|records| records.next_lost())
             && !self.recovery.defers_retransmit()
         {
@@ -157,7 +151,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
             let admitted = self.recovery.force_retransmit || self.cwnd_admits(now, len);
             return (in_window && admitted)
-                .then(|| Retransmit::new(index, len, RetransmitReason::Lost));
+                .then(|| RetransmitPlan::new(index, len, RetransmitReason::Lost));
         }
         let index = self.scoreboard.unsent()?;
         self.choose_unsent(now, index)
@@ -170,7 +164,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         &mut self,
         now: Instant,
         index: usize,
-    ) -> Option<Retransmit> {
+    ) -> Option<RetransmitPlan> {
         // req: MPA-040, MPA-120
         let whole = self.scoreboard.get(index)?.len.min(u32::from(self.emss));
         let usable = self.snd.usable();
@@ -182,7 +176,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.arm_persist(now, whole);
             return None;
         };
-        self.cwnd_admits(now, len).then(|| Retransmit::new(index, len, RetransmitReason::Unsent))
+        self.cwnd_admits(now, len)
+            .then(|| RetransmitPlan::new(index, len, RetransmitReason::Unsent))
     }
 
     /// Sender's SWS avoidance (RFC 9293 section 3.8.6.2.1, without Nagle) for a record that does
@@ -236,21 +231,52 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 }
 
-/// Decision that the next call on the connection has to carry out.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) enum Plan {
-    Nothing,
-    /// An out-of-order segment was offered to the upper layer; its disposition is pending.
-    OooOffered(OfferedOoo),
-    /// Announced by `next_transmit`, to be written by the matching `write_` function.
-    Control(Control),
-    /// See `Control`.
-    Retransmit(Retransmit),
+const fn plan_control(control: Control) -> Transmit {
+    Transmit::Control(ControlPlan { control })
+}
+
+/// Plan of a new record, which the windows admit now: for [`Tcb::send_new_data`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct NewDataPlan {
+    capacity: u32,
+}
+
+impl NewDataPlan {
+    #[inline]
+    pub(in crate::tcp) const fn new(capacity: u32) -> Self {
+        Self { capacity }
+    }
+
+    /// Returns the payload bytes admitted: [`Tcb::emss`], less with a small window, more for a path
+    /// MTU probe. The announced record fits, unless no larger window is to be expected soon; the
+    /// record should then be made to fit. A longer one is accepted and will be split.
+    #[inline]
+    #[must_use]
+    pub const fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// True if a record of `len` bytes may be sent now in one segment. The peer's MSS may be below
+    /// the length of the shortest record that MPA makes.
+    #[inline]
+    pub(super) const fn admits(&self, len: u32) -> bool {
+        len <= self.capacity
+    }
+}
+
+/// Plan of a segment without payload: for [`Tcb::write_control`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct ControlPlan {
+    pub(super) control: Control,
 }
 
 /// Control segment, without payload.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum Control {
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Control {
+    /// ACK that has no more to report than its number and the window.
+    PlainAck,
     /// RST that ends the connection.
     Reset,
     /// RST in reply to an unacceptable acknowledgment.
@@ -265,18 +291,26 @@ pub(in crate::tcp) enum Control {
     Probe,
 }
 
-/// Bytes to be sent from a retained frame.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::tcp) struct Retransmit {
+impl ControlPlan {
+    #[inline]
+    pub(in crate::tcp) const fn plain_ack() -> Self {
+        Self { control: Control::PlainAck }
+    }
+}
+
+/// Plan of bytes to be sent from a retained frame: for [`Tcb::write_retransmit`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub struct RetransmitPlan {
     /// Index of the record on the scoreboard.
-    pub(in crate::tcp) index: u32,
+    pub(super) index: u32,
     /// Payload bytes; less than the record has if it is to be split.
-    pub(in crate::tcp) len: u32,
-    pub(in crate::tcp) reason: RetransmitReason,
+    pub(super) len: u32,
+    pub(super) reason: RetransmitReason,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::tcp) enum RetransmitReason {
+pub(super) enum RetransmitReason {
     /// The record is lost.
     Lost,
     /// Tail loss probe.
@@ -285,9 +319,9 @@ pub(in crate::tcp) enum RetransmitReason {
     Unsent,
 }
 
-impl Retransmit {
+impl RetransmitPlan {
     #[expect(clippy::cast_possible_truncation, reason = "records are counted in 16 bits")]
-    pub(super) const fn new(index: usize, len: u32, reason: RetransmitReason) -> Self {
+    const fn new(index: usize, len: u32, reason: RetransmitReason) -> Self {
         Self { index: index as u32, len, reason }
     }
 
@@ -296,7 +330,9 @@ impl Retransmit {
         Self::new(index, len, RetransmitReason::Tlp)
     }
 
-    pub(in crate::tcp) const fn payload_len(self) -> usize {
+    /// Returns the payload bytes of the frame.
+    #[must_use]
+    pub const fn payload_len(&self) -> usize {
         self.len as usize
     }
 }

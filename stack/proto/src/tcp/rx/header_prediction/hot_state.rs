@@ -16,6 +16,7 @@ use crate::tcp::timer::{CoarseInstant, Timers};
 use crate::tcp::timestamps::Timestamps;
 use crate::tcp::tx::pacing::PacingCredit;
 use crate::tcp::tx::send::SndVars;
+use crate::tcp::tx::transmit_plan::{ControlPlan, NewDataPlan};
 use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
@@ -177,11 +178,15 @@ impl<T: Retained> HotState<'_, T> {
                 *self.pacing_credit = PacingCredit::IDLE_BURST;
             }
             if flight == 0 || flight + self.emss <= self.window.cwnd() {
-                return Some(Transmit::NewData { capacity: usable.min(self.emss) as usize });
+                return Some(Transmit::NewData(NewDataPlan::new(usable.min(self.emss))));
             }
             *self.cwnd_limited = true;
         }
-        Some(if self.rcv.ack_now { Transmit::Control } else { Transmit::Idle })
+        Some(if self.rcv.ack_now {
+            Transmit::Control(ControlPlan::plain_ack())
+        } else {
+            Transmit::Idle
+        })
     }
 
     /// Returns the header of new data. Changes nothing: [`HotState::on_data_header_sent`] follows

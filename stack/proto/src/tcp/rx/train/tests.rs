@@ -129,7 +129,8 @@ fn no_train_begins_beyond_a_gap() {
     let ahead = Segment { seq: good[0].seq + 2000, ..good[0].clone() };
     let frame = HeapFrame::new(&[0; 66 + 1000]);
     assert!(frame.len() >= ahead.payload.end);
-    let _ = script.end.tcb.handle_segment(script.now, &ahead, frame);
-    script.end.tcb.drop_ooo();
+    let delivered = script.end.tcb.handle_segment(script.now, &ahead, frame);
+    let Delivered::OutOfOrder { offer, .. } = delivered else { panic!("offered") };
+    script.end.tcb.drop_ooo(offer);
     assert!(!receive_train(&mut script, &good));
 }
