@@ -69,6 +69,29 @@ const LAYERS: [(&str, u8); 19] = [
     ("engine", 7),
 ];
 
+/// The layers inside `tcp/`, likewise. The type `Tcb` is common to them: each has methods of it,
+/// which may be called from anywhere.
+const TCP_LAYERS: [(&str, u8); 18] = [
+    ("connection_state", 0),
+    ("lazy", 0),
+    ("settings", 0),
+    ("timestamps", 0),
+    ("upper_layer", 0),
+    ("congestion", 1),
+    ("rtt", 1),
+    ("recovery", 2),
+    ("challenge", 3),
+    ("ecn", 3),
+    ("pmtu", 3),
+    ("rare_counts", 3),
+    ("tx", 4),
+    ("timer", 5),
+    ("rx", 6),
+    ("control_block", 7),
+    ("close", 8),
+    ("open", 8),
+];
+
 /// The files with this extension, or all, as paths from the root, in order.
 pub(crate) fn files(extension: Option<&str>) -> Vec<String> {
     let relative = |path: PathBuf| path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
@@ -202,13 +225,13 @@ fn proto_does_not_depend_on_dpdk() {
     }
 }
 
-/// The modules that `text` names through `crate::`, with the line of each.
-fn crate_imports(text: &str) -> Vec<(usize, String)> {
+/// The modules that `text` names through `prefix`, with the line of each.
+fn imports(text: &str, prefix: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let code = code(line);
-        for (at, _) in code.match_indices("crate::") {
-            let rest = &code[at + "crate::".len()..];
+        for (at, _) in code.match_indices(prefix) {
+            let rest = &code[at + prefix.len()..];
             let names: Vec<&str> = match rest.strip_prefix('{') {
                 // `use crate::{a::x, b}`: the first word of each part, on this line.
                 Some(list) => list.split(',').filter_map(|part| words(part).next()).collect(),
@@ -220,30 +243,59 @@ fn crate_imports(text: &str) -> Vec<(usize, String)> {
     found
 }
 
+/// The modules of `tcp/` that a file of it names, but for its tests; `inside`: its path there.
+fn tcp_imports(inside: &str, text: &str) -> Vec<(usize, String)> {
+    let depth = inside.trim_end_matches("/mod.rs").split('/').count();
+    let text = text.split("\nmod tests {").next().unwrap();
+    let mut found = imports(text, "crate::tcp::");
+    found.extend(imports(text, &"super::".repeat(depth)));
+    found
+}
+
+/// Checks the imports of `file`, in this layer, against the ranks of `layers`; returns how many
+/// there are.
+fn check_layer(
+    (file, layer): (&str, &str),
+    imports: Vec<(usize, String)>,
+    layers: &[(&str, u8)],
+    complaints: &mut Vec<String>,
+) -> usize {
+    let rank = |name: &str| layers.iter().find(|(layer, _)| *layer == name).map(|(_, rank)| *rank);
+    let Some(own) = rank(layer) else {
+        complaints.push(format!("{file}: {layer} has no rank"));
+        return 0;
+    };
+    let mut seen = 0;
+    for (line, name) in imports {
+        let Some(other) = rank(&name) else { continue };
+        seen += 1;
+        if other > own || (other == own && name != layer) {
+            complaints.push(format!("{file}:{line}: {layer} may not use {name}"));
+        }
+    }
+    seen
+}
+
 #[test]
 fn layers_import_downwards() {
-    let rank = |name: &str| LAYERS.iter().find(|(layer, _)| *layer == name).map(|(_, rank)| *rank);
     let mut complaints = Vec::new();
-    let mut seen = 0;
+    let (mut seen, mut seen_in_tcp) = (0, 0);
     for file in rust_files() {
         let Some(inside) = file.strip_prefix("stack/proto/src/") else { continue };
-        let layer = inside.split(['/', '.']).next().unwrap();
+        let layer_of = |path: &str| path.split(['/', '.']).next().unwrap().to_owned();
+        let (layer, text) = (layer_of(inside), text(&file));
         if layer == "lib" {
             continue;
         }
-        let Some(own) = rank(layer) else {
-            complaints.push(format!("{file}: {layer} has no rank in LAYERS"));
-            continue;
-        };
-        for (line, name) in crate_imports(&text(&file)) {
-            let Some(other) = rank(&name) else { continue };
-            seen += 1;
-            if other > own || (other == own && name != layer) {
-                complaints.push(format!("{file}:{line}: {layer} may not use {name}"));
-            }
+        seen += check_layer((&file, &layer), imports(&text, "crate::"), &LAYERS, &mut complaints);
+        let Some(inside) = inside.strip_prefix("tcp/") else { continue };
+        let layer = layer_of(inside);
+        if layer != "mod" && !inside.split(['/', '.']).any(|part| part == "tests") {
+            let found = tcp_imports(inside, &text);
+            seen_in_tcp += check_layer((&file, &layer), found, &TCP_LAYERS, &mut complaints);
         }
     }
-    assert!(seen > 0, "the layers import something");
+    assert!(seen > 0 && seen_in_tcp > 0, "the layers import something");
     report(&complaints);
 }
 
@@ -302,7 +354,11 @@ fn packages_share_lints_and_version() {
 fn code_is_separated_from_comments() {
     assert_eq!(code("let a = 1; // unsafe"), "let a = 1; ");
     assert_eq!(code("x(\"unsafe\") + 1"), "x(\"\") + 1".replace('"', ""));
-    let imports = crate_imports("use crate::{a::B, c};\nfn x() -> crate::d::E // crate::f\n");
+    let text = "use crate::{a::B, c};\nfn x() -> crate::d::E // crate::f\n";
     let expected = [(1, "a"), (1, "c"), (2, "d")].map(|(line, name)| (line, name.to_owned()));
-    assert_eq!(imports, expected);
+    assert_eq!(imports(text, "crate::"), expected);
+    let text =
+        "use super::super::a::B;\nuse super::c::D;\nmod tests {\n    use crate::tcp::e::F;\n}\n";
+    assert_eq!(tcp_imports("rx/x.rs", text), [(1, "a".to_owned())]);
+    assert_eq!(tcp_imports("rx/mod.rs", "use super::c::D;"), [(1, "c".to_owned())]);
 }

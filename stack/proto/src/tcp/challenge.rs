@@ -12,8 +12,7 @@
 //! SYNs, at IRS. The peer sees by the answers to its probes that the connection lives.
 
 use super::Tcb;
-use super::timer::CoarseInstant;
-use super::timestamps::Timestamps;
+use super::timestamps::{CoarseInstant, Timestamps};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, MILLISECOND};
 use crate::wire::tcp::{Flags, Segment};

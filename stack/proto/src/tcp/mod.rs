@@ -11,7 +11,10 @@
 //!    carried out before the next call. Called after a whole burst was processed, it requests one
 //!    ACK however long the burst was.
 //!
-//! Modules:
+//! Modules. Each may use those of the layers below its own: `connection_state`, `lazy`, `settings`,
+//! `timestamps`, `upper_layer`; then `congestion`, `rtt`; `recovery`; `challenge`, `ecn`, `pmtu`,
+//! `rare_counts`; `tx`; `timer`; `rx`; `control_block`; `close`, `open`. `Tcb` is common to all:
+//! each layer has methods of it, which may be called from anywhere.
 //!
 //! - `control_block`: state of a connection (RFC 9293 section 3.3.1), with its read-only accessors.
 //! - `connection_state`: connection states and their transition table (RFC 9293 section 3.3.2).
@@ -47,7 +50,8 @@
 //! - `timer`: timers, and the actions on their expiry.
 //! - `pmtu`: path MTU discovery (RFC 8899, RFC 1191, RFC 8201).
 //! - `lazy`: memory that is allocated only while it is needed.
-//! - `upper_layer`, `settings`, `rare_counts`: results and events, settings, counters.
+//! - `timestamps`: timestamps option (RFC 7323), coarse time.
+//! - `upper_layer`, `settings`, `rare_counts`: events, settings, counters.
 //!
 //! Read before changing anything: RFC 9293, 5681, 6298, 6675, 7323, 2018, 2883, 3522, 5961, 8985,
 //! 9937, 9438, 9406, 3168, 8257.
@@ -80,9 +84,10 @@ pub use control_block::{HOT_LEN, Tcb};
 pub(crate) use open::default_mss;
 pub use pmtu::TooBig;
 pub use recovery::sent_frame::CopyPool;
+pub use rx::deliver::Delivered;
 pub use rx::ooo_queue::{Contiguous, OooCopy, OooOffer, OooPool, OooSegment};
 pub use rx::train::TrainPayload;
 pub use settings::{Algorithm, Config, EcnMode, PathMtuConfig, Probing, Stats};
 pub use tx::train::DataTrain;
-pub use tx::transmit_plan::{ControlPlan, NewDataPlan, RetransmitPlan};
-pub use upper_layer::{Delivered, Event, IssAndTsOffset, Transmit, TxDemand};
+pub use tx::transmit_plan::{ControlPlan, NewDataPlan, RetransmitPlan, Transmit, TxDemand};
+pub use upper_layer::{Event, IssAndTsOffset};

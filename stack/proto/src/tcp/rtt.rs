@@ -2,7 +2,7 @@
 //! probe timeout (RFC 8985 section 7.2).
 
 use super::settings::Config;
-use super::timer::CoarseInstant;
+use super::timestamps::CoarseInstant;
 use crate::time::{Instant, MICROSECOND, SECOND};
 use crate::wire::seq::Seq;
 

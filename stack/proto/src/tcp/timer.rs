@@ -8,7 +8,7 @@ use super::rare_counts::Stall;
 use super::recovery::ca_state::CaState;
 use super::recovery::tlp::TlpProbe;
 use super::recovery::undo::Frto;
-use super::tx::send::Fin;
+use super::timestamps::CoarseInstant;
 use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, NEVER, SECOND};
@@ -68,35 +68,6 @@ impl RareTimers {
     pub(super) fn earliest(&self, paced: bool) -> Instant {
         let burst = if paced { self.pacing } else { NEVER };
         self.reorder.min(self.persist).min(self.wait_end).min(self.keepalive).min(burst)
-    }
-}
-
-/// Time within the last three days, in units of 2^16 ns (66 us), for comparison with timeouts. With
-/// an [`Instant`] in its place the state of the fast path would not fit its three cache lines
-/// ([`HOT_LEN`](super::HOT_LEN)).
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CoarseInstant(u32);
-
-impl CoarseInstant {
-    const UNIT_BITS: u32 = 16;
-
-    #[expect(clippy::cast_possible_truncation, reason = "the clock wraps after three days")]
-    #[inline]
-    pub(super) const fn of(now: Instant) -> Self {
-        Self((now.as_nanos() >> Self::UNIT_BITS) as u32)
-    }
-
-    /// Returns the nanoseconds from it to `now`, with an error of less than a unit.
-    #[inline]
-    pub(super) const fn age(self, now: Instant) -> u64 {
-        (Self::of(now).0.wrapping_sub(self.0) as u64) << Self::UNIT_BITS
-    }
-
-    /// Returns the time, at most a unit late.
-    pub(super) fn instant(self, now: Instant) -> Instant {
-        let units = now.as_nanos() >> Self::UNIT_BITS;
-        let age = Self::of(now).0.wrapping_sub(self.0);
-        Instant::from_nanos((units - u64::from(age).min(units) + 1) << Self::UNIT_BITS)
     }
 }
 
@@ -218,9 +189,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rare.reorder = NEVER;
         self.pending.tlp = false;
         self.tlp.probe = TlpProbe::None;
-        if self.snd.fin == Fin::Sent {
-            self.snd.fin = Fin::Due;
-        }
+        self.snd.resend_fin();
     }
 
     /// Handles the end of TIME-WAIT, of the wait for the peer's FIN in FIN-WAIT-2, or of the wait

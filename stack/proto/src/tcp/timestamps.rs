@@ -1,4 +1,4 @@
-//! Timestamps option (RFC 7323).
+//! Clocks of a connection: the timestamps option (RFC 7323), and coarse time for timeouts.
 
 use crate::time::Instant;
 
@@ -26,5 +26,34 @@ impl Timestamps {
     #[inline]
     pub(super) const fn tsval(&self, now: Instant) -> u32 {
         (now.as_micros() as u32).wrapping_add(self.offset)
+    }
+}
+
+/// Time within the last three days, in units of 2^16 ns (66 us), for comparison with timeouts. With
+/// an [`Instant`] in its place the state of the fast path would not fit its three cache lines
+/// ([`HOT_LEN`](super::HOT_LEN)).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CoarseInstant(u32);
+
+impl CoarseInstant {
+    const UNIT_BITS: u32 = 16;
+
+    #[expect(clippy::cast_possible_truncation, reason = "the clock wraps after three days")]
+    #[inline]
+    pub(super) const fn of(now: Instant) -> Self {
+        Self((now.as_nanos() >> Self::UNIT_BITS) as u32)
+    }
+
+    /// Returns the nanoseconds from it to `now`, with an error of less than a unit.
+    #[inline]
+    pub(super) const fn age(self, now: Instant) -> u64 {
+        (Self::of(now).0.wrapping_sub(self.0) as u64) << Self::UNIT_BITS
+    }
+
+    /// Returns the time, at most a unit late.
+    pub(super) fn instant(self, now: Instant) -> Instant {
+        let units = now.as_nanos() >> Self::UNIT_BITS;
+        let age = Self::of(now).0.wrapping_sub(self.0);
+        Instant::from_nanos((units - u64::from(age).min(units) + 1) << Self::UNIT_BITS)
     }
 }

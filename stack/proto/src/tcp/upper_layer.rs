@@ -1,43 +1,9 @@
-//! Interface between a connection and its upper layer: delivered data, transmit decisions, events.
-
-use core::ops::Range;
+//! Interface between a connection and its upper layer: values it begins with, events it reports.
 
 #[cfg(doc)]
 use super::Tcb;
-use super::rx::ooo_queue::OooOffer;
-use super::tx::transmit_plan::{ControlPlan, NewDataPlan, RetransmitPlan};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-
-/// Result of a received segment for the upper layer.
-#[derive(Debug)]
-#[must_use]
-pub enum Delivered<R> {
-    /// No new data: an ACK, a duplicate, or data beyond a limit.
-    Nothing,
-    /// The next bytes of the stream. They are acknowledged from now on. The caller consumes them,
-    /// or keeps them and reports that by [`Tcb::add_unconsumed`].
-    InOrder {
-        /// The frame.
-        frame: R,
-        /// Position of the new bytes in the frame; never empty.
-        bytes: Range<usize>,
-    },
-    /// Out-of-order bytes. Before any other call on the connection the caller gives the offer to
-    /// one of [`Tcb::buffer_ooo`], for TCP to keep them; [`Tcb::consumed_ooo`], if it has consumed
-    /// them already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes buffered
-    /// or consumed are not delivered again; dropped ones may be.
-    ///
-    /// Of a segment that spans several holes only the first new part is delivered: a frame is
-    /// delivered once, and FPDUs overlap in part only if the peer has resegmented them. The rest
-    /// counts as not received.
-    OutOfOrder {
-        /// The frame.
-        frame: R,
-        /// Its new bytes, to be accepted or dropped.
-        offer: OooOffer,
-    },
-}
 
 /// Initial sequence number and timestamp offset, unpredictable for off-path attackers. The caller
 /// derives both from the four-tuple by keyed hashes; TCP has no other source of randomness.
@@ -58,30 +24,6 @@ impl IssAndTsOffset {
     pub const fn tsval(&self, now: Instant) -> u32 {
         (now.as_micros() as u32).wrapping_add(self.ts_offset)
     }
-}
-
-/// Data that the upper layer has to send. See [`Tcb::next_transmit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TxDemand {
-    /// No data.
-    Nothing,
-    /// A record, with its length in bytes if no limit shortens it. The length decides whether a
-    /// small window suffices.
-    Record(u32),
-}
-
-/// Frame that the connection has to send, with its plan. See [`Tcb::next_transmit`].
-#[derive(Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Transmit {
-    /// Nothing to send now.
-    Idle,
-    /// Frame without payload (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
-    Control(ControlPlan),
-    /// Bytes written before, lost or not sent yet: [`Tcb::write_retransmit`].
-    Retransmit(RetransmitPlan),
-    /// A new record: [`Tcb::send_new_data`].
-    NewData(NewDataPlan),
 }
 
 /// Change of which the upper layer is notified. Each is reported once.

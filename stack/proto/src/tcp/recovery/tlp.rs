@@ -4,9 +4,6 @@
 use super::ca_state::CaState;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
-use crate::tcp::tx::send::Fin;
-use crate::tcp::tx::transmit_plan::{NewDataPlan, RetransmitPlan};
-use crate::tcp::upper_layer::{Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{SackBlock, Segment};
@@ -105,53 +102,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         if self.scoreboard.sent_count() > 0 {
             self.pending.tlp = true;
-        } else if self.snd.fin == Fin::Sent {
-            self.snd.fin = Fin::Due;
+        } else if self.snd.resend_fin() {
             self.on_tlp_sent(now, TlpProbe::NewData, None);
         }
         // The RTO counts from the probe (section 7.3).
         self.timers.rto = now + self.rtt.rto(&self.cfg);
-    }
-
-    /// Selects the probe: a new segment if there is one and the peer's window admits it, else the
-    /// last record again (section 7.3). Returns `None` if it is no longer needed.
-    #[cold]
-    pub(in crate::tcp) fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
-        if !self.scoreboard.is_clean() {
-            // No frame was available when it was due, and the peer has reported by SACK what is
-            // missing since.
-            self.pending.tlp = false;
-            return None;
-        }
-        if let Some(index) = self.scoreboard.unsent()
-            && let Some(retransmit) = self.choose_unsent(now, index)
-        {
-            return Some(Transmit::Retransmit(retransmit));
-        }
-        if let TxDemand::Record(len) = ready
-            && let Some(capacity) = self.new_data_capacity(now, len)
-        {
-            return Some(Transmit::NewData(NewDataPlan::new(capacity)));
-        }
-        let last = self.scoreboard.sent_count().checked_sub(1);
-        let last_record = last.and_then(|index| Some((index, self.scoreboard.get(index)?)));
-        if let Some((mut index, record)) = last_record
-            && self.recovery.ca_state == CaState::Open
-            && (index == 0 || record.end() <= self.snd.una + self.snd.wnd)
-        {
-            let (seq, mut len) = (record.seq, record.len);
-            if len > u32::from(self.emss) {
-                // The segment size has decreased, or the record was a path MTU probe: only its end
-                // is sent.
-                self.scoreboard.update(|records| records.split(index, len - u32::from(self.emss)));
-                self.stats.record().resegments += 1;
-                self.on_split(now, seq);
-                (index, len) = (index + 1, u32::from(self.emss));
-            }
-            return Some(Transmit::Retransmit(RetransmitPlan::tlp(index, len)));
-        }
-        self.pending.tlp = false;
-        None
     }
 
     /// Notes that a probe was sent; `start` is the start of the record if it is a retransmission.

@@ -8,7 +8,7 @@ use crate::tcp::connection_state::{State, StateEvent};
 use crate::tcp::recovery::ca_state::CaState;
 use crate::tcp::recovery::scoreboard::{AckInfo, Acked};
 use crate::tcp::recovery::tlp::TlpProbe;
-use crate::tcp::timer::CoarseInstant;
+use crate::tcp::timestamps::CoarseInstant;
 use crate::tcp::tx::send::Fin;
 use crate::time::{Instant, MICROSECOND, NEVER, SECOND};
 use crate::wire::tcp::{Flags, Segment};

@@ -10,10 +10,40 @@ use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
-use crate::tcp::upper_layer::{Delivered, Event};
+use crate::tcp::upper_layer::Event;
 use crate::time::{Instant, MICROSECOND};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, SackBlock, Segment};
+
+/// Result of a received segment for the upper layer.
+#[derive(Debug)]
+#[must_use]
+pub enum Delivered<R> {
+    /// No new data: an ACK, a duplicate, or data beyond a limit.
+    Nothing,
+    /// The next bytes of the stream. They are acknowledged from now on. The caller consumes them,
+    /// or keeps them and reports that by [`Tcb::add_unconsumed`].
+    InOrder {
+        /// The frame.
+        frame: R,
+        /// Position of the new bytes in the frame; never empty.
+        bytes: Range<usize>,
+    },
+    /// Out-of-order bytes. Before any other call on the connection the caller gives the offer to
+    /// one of [`Tcb::buffer_ooo`], for TCP to keep them; [`Tcb::consumed_ooo`], if it has consumed
+    /// them already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes buffered
+    /// or consumed are not delivered again; dropped ones may be.
+    ///
+    /// Of a segment that spans several holes only the first new part is delivered: a frame is
+    /// delivered once, and FPDUs overlap in part only if the peer has resegmented them. The rest
+    /// counts as not received.
+    OutOfOrder {
+        /// The frame.
+        frame: R,
+        /// Its new bytes, to be accepted or dropped.
+        offer: OooOffer,
+    },
+}
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// After [`Delivered::InOrder`]: returns the data accepted out of order that became contiguous,

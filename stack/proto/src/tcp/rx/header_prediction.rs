@@ -20,10 +20,9 @@ use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::connection_state::State;
 use crate::tcp::recovery::tlp::TlpProbe;
-use crate::tcp::timer::CoarseInstant;
+use crate::tcp::timestamps::CoarseInstant;
 use crate::tcp::tx::send::Fin;
-use crate::tcp::tx::transmit_plan::NewDataPlan;
-use crate::tcp::upper_layer::{Transmit, TxDemand};
+use crate::tcp::tx::transmit_plan::{NewDataPlan, Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::tcp::{Ecn, PlainHeader};
 

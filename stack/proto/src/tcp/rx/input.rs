@@ -1,12 +1,12 @@
 //! Received segments: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
+use super::deliver::Delivered;
 use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
-use crate::tcp::timer::CoarseInstant;
-use crate::tcp::timestamps::Timestamps;
-use crate::tcp::upper_layer::{Delivered, Event};
+use crate::tcp::timestamps::{CoarseInstant, Timestamps};
+use crate::tcp::upper_layer::Event;
 use crate::time::{Instant, MICROSECOND, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};

@@ -9,7 +9,7 @@ use crate::tcp::Transmit;
 use crate::tcp::connection_state::State;
 use crate::tcp::recovery::ca_state::CaState;
 use crate::tcp::recovery::tlp::TlpProbe;
-use crate::tcp::timer::CoarseInstant;
+use crate::tcp::timestamps::CoarseInstant;
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn, Fields, Flags, Options};

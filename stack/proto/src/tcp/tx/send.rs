@@ -52,6 +52,15 @@ impl SndVars {
         Self { una: iss, nxt: iss, wnd: 0, wl1: Seq(0), max_wnd: 0, wscale: 0, mss, fin: Fin::None }
     }
 
+    /// Makes our FIN due again, if it was sent and is not acknowledged; true if so.
+    pub(in crate::tcp) fn resend_fin(&mut self) -> bool {
+        let is_outstanding = self.fin == Fin::Sent;
+        if is_outstanding {
+            self.fin = Fin::Due;
+        }
+        is_outstanding
+    }
+
     /// FlightSize: bytes sent and not acknowledged, the FIN included.
     #[inline]
     pub(in crate::tcp) fn flight(&self) -> u32 {

@@ -5,7 +5,7 @@ use super::pacing::PacingCredit;
 use super::send::Fin;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
-use crate::tcp::upper_layer::{Transmit, TxDemand};
+use crate::tcp::recovery::ca_state::CaState;
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 
@@ -119,6 +119,48 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         None
     }
 
+    /// Selects the probe: a new segment if there is one and the peer's window admits it, else the
+    /// last record again (RFC 8985
+    /// section 7.3). Returns `None` if it is no longer needed.
+    #[cold]
+    fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+        if !self.scoreboard.is_clean() {
+            // No frame was available when it was due, and the peer has reported by SACK what is
+            // missing since.
+            self.pending.tlp = false;
+            return None;
+        }
+        if let Some(index) = self.scoreboard.unsent()
+            && let Some(retransmit) = self.choose_unsent(now, index)
+        {
+            return Some(Transmit::Retransmit(retransmit));
+        }
+        if let TxDemand::Record(len) = ready
+            && let Some(capacity) = self.new_data_capacity(now, len)
+        {
+            return Some(Transmit::NewData(NewDataPlan::new(capacity)));
+        }
+        let last = self.scoreboard.sent_count().checked_sub(1);
+        let last_record = last.and_then(|index| Some((index, self.scoreboard.get(index)?)));
+        if let Some((mut index, record)) = last_record
+            && self.recovery.ca_state == CaState::Open
+            && (index == 0 || record.end() <= self.snd.una + self.snd.wnd)
+        {
+            let (seq, mut len) = (record.seq, record.len);
+            if len > u32::from(self.emss) {
+                // The segment size has decreased, or the record was a path MTU probe: only its end
+                // is sent.
+                self.scoreboard.update(|records| records.split(index, len - u32::from(self.emss)));
+                self.stats.record().resegments += 1;
+                self.on_split(now, seq);
+                (index, len) = (index + 1, u32::from(self.emss));
+            }
+            return Some(Transmit::Retransmit(RetransmitPlan::tlp(index, len)));
+        }
+        self.pending.tlp = false;
+        None
+    }
+
     /// True if the congestion window and pacing admit `len` bytes now. The window always admits one
     /// segment with nothing in the network. A tail loss probe is always admitted.
     ///
@@ -160,11 +202,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Selects the record that waits for the window: whole if it fits, else in sub-segments by the
     /// rule of SWS avoidance.
     #[cold]
-    pub(in crate::tcp) fn choose_unsent(
-        &mut self,
-        now: Instant,
-        index: usize,
-    ) -> Option<RetransmitPlan> {
+    fn choose_unsent(&mut self, now: Instant, index: usize) -> Option<RetransmitPlan> {
         // req: MPA-040, MPA-120
         let whole = self.scoreboard.get(index)?.len.min(u32::from(self.emss));
         let usable = self.snd.usable();
@@ -193,7 +231,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Returns the capacity for a new record of `len` bytes, if one may be sent: it fits, or is
     /// worth splitting.
     #[inline]
-    pub(in crate::tcp) fn new_data_capacity(&mut self, now: Instant, len: u32) -> Option<u32> {
+    fn new_data_capacity(&mut self, now: Instant, len: u32) -> Option<u32> {
         if self.local.fin_seq.is_some()
             || (self.scoreboard.needs_retransmit() && !self.recovery.prefers_new_data())
             || self.scoreboard.len() >= self.cfg.max_records.into()
@@ -233,6 +271,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
 const fn plan_control(control: Control) -> Transmit {
     Transmit::Control(ControlPlan { control })
+}
+
+/// Data that the upper layer has to send. See [`Tcb::next_transmit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TxDemand {
+    /// No data.
+    Nothing,
+    /// A record, with its length in bytes if no limit shortens it. The length decides whether a
+    /// small window suffices.
+    Record(u32),
+}
+
+/// Frame that the connection has to send, with its plan. See [`Tcb::next_transmit`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Transmit {
+    /// Nothing to send now.
+    Idle,
+    /// Frame without payload (SYN, SYN-ACK, ACK, FIN, probe, RST): [`Tcb::write_control`].
+    Control(ControlPlan),
+    /// Bytes written before, lost or not sent yet: [`Tcb::write_retransmit`].
+    Retransmit(RetransmitPlan),
+    /// A new record: [`Tcb::send_new_data`].
+    NewData(NewDataPlan),
 }
 
 /// Plan of a new record, which the windows admit now: for [`Tcb::send_new_data`].
@@ -326,7 +388,7 @@ impl RetransmitPlan {
     }
 
     /// Tail loss probe.
-    pub(in crate::tcp) const fn tlp(index: usize, len: u32) -> Self {
+    const fn tlp(index: usize, len: u32) -> Self {
         Self::new(index, len, RetransmitReason::Tlp)
     }
 

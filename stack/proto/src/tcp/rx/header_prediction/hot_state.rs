@@ -1,5 +1,6 @@
 //! Header prediction: the state that the fast path accesses, and its operations on it.
 
+use super::FastPath;
 use crate::device::Retained;
 use crate::tcp::congestion::CongestionWindow;
 use crate::tcp::lazy::Lazy;
@@ -7,17 +8,15 @@ use crate::tcp::recovery::scoreboard::{Acked, Scoreboard};
 use crate::tcp::rtt::RttCache;
 use crate::tcp::rx::ack::IDLE_NS;
 use crate::tcp::rx::autotune::RoundEnd;
-use crate::tcp::rx::header_prediction::FastPath;
 use crate::tcp::rx::input::TS_IDLE_MAX_NS;
 use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::rx::window::RcvVars;
 use crate::tcp::settings::Config;
-use crate::tcp::timer::{CoarseInstant, Timers};
-use crate::tcp::timestamps::Timestamps;
+use crate::tcp::timer::Timers;
+use crate::tcp::timestamps::{CoarseInstant, Timestamps};
 use crate::tcp::tx::pacing::PacingCredit;
 use crate::tcp::tx::send::SndVars;
-use crate::tcp::tx::transmit_plan::{ControlPlan, NewDataPlan};
-use crate::tcp::upper_layer::{Transmit, TxDemand};
+use crate::tcp::tx::transmit_plan::{ControlPlan, NewDataPlan, Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Ecn, Flags, PlainHeader};
