@@ -85,7 +85,7 @@ pub struct Config {
     /// The same limit for segments sent, if the port sends smaller packets than it receives. The
     /// smaller of this and `mss` applies.
     pub send_mss: u16,
-    /// Where checksums are computed and verified.
+    /// Unit that computes and verifies checksums.
     pub checksum: ChecksumMode,
     /// Receive window of an accepted connection, before autotuning.
     pub recv_window: u32,

@@ -141,6 +141,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.unanswered = self.unanswered.saturating_add(1);
         // A peer that answers with a closed window is alive (RFC 9293 section 3.8.6.1).
         let closed = self.snd.wnd == 0 && self.state.is_synchronized();
+        // RFC 9293 section 3.8.3: after R2 the connection is given up; R2 is in tries and in time.
         let (tries, limit) = match self.state {
             State::SynReceived if self.passive => (self.retries, self.cfg.syn_ack_retries),
             State::SynSent | State::SynReceived => (self.retries, self.cfg.syn_retries),
@@ -154,14 +155,17 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.give_up();
             return;
         }
+        // RFC 9293 section 3.8.3: R1 is reported to the layer below.
         if self.unanswered == R1_RETRIES {
             self.raise_event(Event::R1Exceeded);
         }
+        // RFC 6298 steps 5.5 and 5.6: the timeout doubles, and the timer is restarted.
         self.rtt.back_off();
         self.timers.rto = now + self.rtt.rto(&self.cfg);
         if timed {
             self.timers.rto = self.timers.rto.min(end);
         }
+        // RFC 6298 step 5.4: the earliest segment is sent again, here our SYN.
         if !self.state.is_synchronized() {
             self.pending.syn = true;
             return;
@@ -173,11 +177,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if before != CaState::Loss {
             self.recovery.frto = Frto::AwaitFirstAck;
         }
+        // RFC 5681 section 3.1: ssthresh is reduced once per loss, the window falls to one segment.
         let first = before == CaState::Open && !self.ecn.covers(self.snd.una);
         let flight = self.loss_flight(self.snd.una, self.snd.flight());
         self.cc.on_timeout(flight, u32::from(self.emss), first);
         self.ecn.on_loss(self.snd.nxt);
-        // Without SACK nothing shows what was received.
+        // RFC 8985 section 6.3: the first record is lost, and those sent long enough ago. Without
+        // SACK nothing shows what was received.
         let rack_timeout = if self.sack {
             let sacked = self.scoreboard.sacked_count();
             self.rack.rack_timeout(self.rack.reo_wnd(true, sacked, &self.rtt))
@@ -185,6 +191,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             0
         };
         self.scoreboard.update(|records| records.mark_lost_on_rto(now, rack_timeout));
+        // Probes and the reordering timer are for a flight without timeout (RFC 8985 section 7.2).
         self.timers.pto = NEVER;
         self.rare.reorder = NEVER;
         self.pending.tlp = false;

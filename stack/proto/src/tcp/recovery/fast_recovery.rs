@@ -28,6 +28,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let flight = self.snd.flight();
         let outstanding = flight - self.scoreboard.sacked();
         let una = self.snd.una;
+        // RFC 2883 section 4: a first block that repeats known data is a D-SACK, not a SACK.
         let mut blocks = if self.sack { seg.options.sack.as_slice() } else { &[] };
         let mut dsack = None;
         if is_dsack(blocks, seg.ack) {
@@ -40,26 +41,33 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.stats.record().duplicate_acks_in += 1;
         }
         let duplicate = duplicate && !self.recovery.explains_dupack(una);
+        // RFC 9293 3.10.7.4, fifth: SND.UNA advances, and records it covers are freed.
         if seg.ack > una {
             (bytes, sample) = self.ack_new_data(now, seg, &mut info);
         } else if duplicate {
             self.recovery.dupacks += 1;
         }
+        // RFC 6675 section 4, Update(): records reported by SACK are marked.
         if !blocks.is_empty() {
             let guard = self.sample_guard(now, seg);
             self.scoreboard.update(|records| {
                 records.apply_sack(blocks, self.snd.una, self.snd.nxt, &guard, &mut info)
             });
         }
+        // RFC 8985 section 6.2, step 2: the latest transmission that was delivered.
         if let Some(newest) = info.newest {
             self.rack.advance(now, newest);
         }
+        // RFC 8985 section 6.2, step 3: delivered after one sent later.
         if info.reordered {
             self.rack.on_reordering();
         }
+        // RFC 8985 section 7.4: the ACK may end a tail loss probe.
         let pure = duplicate && seg.options.sack.is_empty();
         self.process_tlp_ack(seg, una, dsack, pure);
+        // RFC 5682 section 3.1, step 3: the second ACK after a timeout decides if it was spurious.
         self.process_frto(&info, duplicate);
+        // RFC 9937 section 6.2 sets the window in fast recovery; else it grows as without loss.
         if bytes > 0 {
             let grows = match self.recovery.ca_state {
                 CaState::Open => self.cc.cwnd_limited,
@@ -71,9 +79,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.cc.on_ack(&self.ack_sample(now, bytes, sample));
             }
         }
+        // RFC 8985 section 6.2, step 4, and RFC 3708 section 3: a duplicate widens the reordering
+        // window, and may show that the episode was spurious.
         if let Some(block) = dsack {
             self.process_dsack(block);
         }
+        // RFC 8985 section 6.2, step 5; without SACK, duplicate ACKs are counted (RFC 6582).
         let mut delivered = info.delivered;
         let lost = if self.sack {
             self.detect_losses(now)
@@ -81,6 +92,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             delivered = self.count_dupack_delivery(duplicate, bytes);
             0
         };
+        // RFC 5681 section 3.2: a loss, or the third duplicate ACK, begins fast recovery.
         if lost > 0 && self.recovery.ca_state == CaState::Open {
             self.enter_recovery(outstanding, flight);
         } else if duplicate && self.is_dup_thresh_reached() {
@@ -89,6 +101,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.enter_recovery(outstanding, flight);
             self.recovery.dupack_credit = left;
         }
+        // RFC 9937 section 6.2: an ACK that moves SND.UNA and reveals no loss is a safe one.
         if self.recovery.ca_state == CaState::Recovery && (delivered > 0 || lost > 0) {
             let pipe = self.pipe();
             let safe = bytes > 0 && lost == 0;
@@ -97,6 +110,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.cc.set_cwnd(prr.window(delivered, pipe, ssthresh, u32::from(self.emss), safe));
             }
         }
+        // RFC 6298 sections 5.2 and 5.3: new data acknowledged restarts the timer, or stops it.
         if bytes > 0 {
             self.rearm_timers(now);
             self.check_fin_acked(now, seg);

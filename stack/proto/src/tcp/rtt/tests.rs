@@ -25,7 +25,7 @@ fn rto_floor_follows_measured_ack_delay() {
     assert_eq!(rtt.rto(&cfg), 5 * MILLISECOND);
 }
 
-/// Of a peer without SACK and timestamps: the floor stays, and the first samples are taken as ever.
+/// Peer without SACK and timestamps: the floor stays, and the first samples are taken as ever.
 #[test]
 fn kept_rto_floor_leaves_the_samples_as_they_are() {
     let cfg = Config::default();

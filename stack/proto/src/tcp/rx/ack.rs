@@ -22,16 +22,19 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[inline]
     pub(in crate::tcp) fn process_ack(&mut self, now: Instant, seg: &Segment) -> bool {
         let ack = seg.ack;
-        // RFC 5961 section 5.2.
+        // RFC 9293 3.10.7.4, fifth, as tightened by RFC 5961 section 5.2: an acknowledgment of data
+        // not sent, or older than the largest window, is answered and the segment dropped.
         if ack > self.snd.nxt || ack < self.snd.una - self.snd.max_wnd {
             self.stats.record().bad_acks += 1;
             self.send_challenge_ack(now, seg);
             // req: MPA-028
             return false;
         }
+        // RFC 3168 section 6.1.2: ECE reduces the window.
         if self.ecn.enabled {
             self.process_ecn(seg);
         }
+        // RFC 9293 3.10.7.4, fifth: an old acknowledgment changes nothing.
         if ack < self.snd.una {
             return true;
         }
@@ -43,6 +46,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && window == self.snd.wnd
             && self.snd.flight() > 0
             && !seg.flags.has(Flags::FIN);
+        // RFC 9293 3.10.7.4, fifth: SND.WND, SND.WL1 and SND.WL2.
         self.snd.update_window(seg.seq, moved, window);
         let is_fast = self.recovery.is_open()
             && self.scoreboard.is_clean()
@@ -51,6 +55,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !is_fast || duplicate {
             self.process_ack_slow(now, seg, duplicate);
         } else if moved {
+            // Nothing is lost or SACKed: the RTT sample, RACK's latest delivery (RFC 8985
+            // section 6.2, step 2), and the window, if it was in use.
             let mut info = AckInfo::default();
             let (bytes, sample) = self.ack_new_data(now, seg, &mut info);
             if let Some(newest) = info.newest {

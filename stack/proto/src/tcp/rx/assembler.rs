@@ -76,7 +76,7 @@ pub(in crate::tcp) struct Assembler<R> {
     /// Entries of consumed bytes.
     consumed_count: usize,
     quota: Quota,
-    /// What the pool was charged for.
+    /// Charge at the pool.
     charge: Charge,
     /// Ranges examined or moved.
     #[cfg(test)]

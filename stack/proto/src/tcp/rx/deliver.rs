@@ -34,7 +34,7 @@ pub enum Delivered<R> {
     /// them already; [`Tcb::drop_ooo`], if it found them corrupt or has no memory. Bytes buffered
     /// or consumed are not delivered again; dropped ones may be.
     ///
-    /// Of a segment that spans several holes only the first new part is delivered: a frame is
+    /// A segment that spans several holes delivers only its first new part: a frame is
     /// delivered once, and FPDUs overlap in part only if the peer has resegmented them. The rest
     /// counts as not received.
     OutOfOrder {
@@ -248,6 +248,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[cold]
     fn process_payload_slow<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
         let (mut start, mut end) = (seg.seq, seg.seq + seg.payload_len());
+        // RFC 9293 3.10.7.4, seventh: nothing may follow the peer's FIN.
         if self.peer.fin_seq.is_some_and(|fin| end > fin) && self.state != State::TimeWait {
             self.raise_event(Event::DataAfterFin);
         }
@@ -264,6 +265,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             start = self.rcv.nxt;
             end = end.max(start);
         }
+        // Bytes beyond the window, or beyond the FIN, are cut off; a FIN beyond it is not accepted.
         let right = self.peer.fin_seq.map_or(self.rcv.adv, |fin| self.rcv.adv.min(fin));
         let mut fin = None;
         if end > right {
@@ -272,12 +274,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         } else if seg.flags.has(Flags::FIN) {
             fin = Some(end);
         }
+        // Eighth: no new text is left, but perhaps a FIN.
         if start == end {
             self.note_fin_seq(fin);
             self.process_fin();
             self.on_out_of_order(dsack);
             return Delivered::Nothing;
         }
+        // RFC 9293 section 3.6.1: data for an upper layer that takes none resets the connection.
         if self.receive_shut {
             self.abort();
             return Delivered::Nothing;
@@ -306,6 +310,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             let offer = OooOffer { block: (from, to), start: first, fin };
             return Delivered::OutOfOrder { frame, offer };
         }
+        // In order. RFC 5681 section 4.2: a segment that fills a gap is acknowledged at once.
         let gap_filled = !self.assembler.is_empty();
         self.rcv.nxt = to;
         self.rcv.on_advance();

@@ -9,7 +9,7 @@
 //! bytes of a `Tcb`, the records, and the settings that connections share, and to nothing else. If
 //! a segment ends a round trip or gives a new RTT sample, a cold function does the rest. A segment
 //! that does not match takes the slow path (`rx::input`, `tx::output`), which handles every case.
-//! Where both apply they have the same result.
+//! If both apply they have the same result.
 
 mod hot_state;
 

@@ -50,6 +50,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Processes any segment, in any state.
     fn process_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
+        // RFC 9293 3.10.7.1 and 3.10.7.3: CLOSED and SYN-SENT have rules of their own.
         match self.state {
             State::Closed => return Delivered::Nothing,
             State::SynSent => {
@@ -58,22 +59,29 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             _ => {}
         }
+        // A SYN in TIME-WAIT is answered by an ACK; the RST that follows is then believed.
         self.peer.syn_in_time_wait |= self.state == State::TimeWait && seg.flags.has(Flags::SYN);
+        // RFC 7323 section 5.3, R1: before the sequence number is checked.
         if !self.passes_paws(now, seg) {
             return Delivered::Nothing;
         }
+        // RFC 9293 3.10.7.4, first: sequence number.
         if !self.is_acceptable(seg) {
             self.process_unacceptable(now, seg);
             return Delivered::Nothing;
         }
         self.advance_ts_clock(now);
+        // Second and fourth: RST and SYN. Third, security, does not apply. Fifth: a segment without
+        // ACK is dropped.
         if seg.flags.any(Flags::RST | Flags::SYN) || !seg.flags.has(Flags::ACK) {
             self.process_rst_or_syn(now, seg);
             return Delivered::Nothing;
         }
+        // Fifth, in SYN-RECEIVED: the acknowledgment of our SYN.
         if self.state == State::SynReceived && !self.process_syn_acked(now, seg) {
             return Delivered::Nothing;
         }
+        // Fifth, in the synchronized states.
         if !self.process_ack(now, seg) {
             return Delivered::Nothing;
         }
@@ -81,12 +89,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         // dead connection alive.
         self.last_rx_at = now;
         self.unanswered = 0;
+        // RFC 7323 section 4.3.
         self.update_ts_recent(now, seg);
+        // Seventh and eighth: text and FIN. Sixth, URG, is not supported: its data is in line.
         self.process_payload(now, seg, frame)
     }
 
     /// Processes a segment in SYN-SENT (section 3.10.7.3).
     fn process_syn_sent(&mut self, now: Instant, seg: &Segment) {
+        // First: an acknowledgment of anything but our SYN is answered by a RST.
         let acks = seg.flags.has(Flags::ACK);
         if acks && (seg.ack <= self.local.iss || seg.ack > self.snd.nxt) {
             if !seg.flags.has(Flags::RST) {
@@ -94,6 +105,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return;
         }
+        // Second: a RST counts only with an acceptable acknowledgment.
         if seg.flags.has(Flags::RST) {
             if acks {
                 self.raise_event(Event::Reset);
@@ -101,6 +113,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return;
         }
+        // Fourth: a SYN with ACK establishes, one without is a simultaneous open.
         if !seg.flags.has(Flags::SYN) {
             return;
         }
@@ -253,6 +266,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return;
         }
+        // RFC 9293 section 3.5: in SYN-RECEIVED the peer may repeat its SYN, or acknowledge ours.
         let end = seg.seq + seg.seq_len();
         if self.state == State::SynReceived && seg.flags.has(Flags::SYN) && seg.seq == self.peer.irs
         {
@@ -268,6 +282,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return;
         }
+        // RFC 9293 sections 3.8.4 and 3.8.6.1: a probe shows that the peer lives.
         let is_probe = self.is_window_probe(seg);
         if is_probe {
             self.advance_ts_clock(now);
@@ -285,10 +300,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             }
             return;
         }
+        // RFC 9293 3.10.7.4, eighth, TIME-WAIT: a repeated FIN restarts the timer.
         self.stats.record().out_of_window += 1;
         if self.state == State::TimeWait && seg.flags.has(Flags::FIN) {
             self.enter_time_wait(now);
         }
+        // RFC 9293 3.10.7.4, first: the answer is an ACK, of which there are limits (RFC 5961
+        // section 7).
         if is_probe {
             self.send_probe_ack(now);
         } else {

@@ -336,7 +336,7 @@ impl Quota {
     }
 }
 
-/// What a connection was charged for: it may have delivered some of it since.
+/// Memory charged to a connection: it may have delivered some of it since.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Charge {
     /// Group of its peer.

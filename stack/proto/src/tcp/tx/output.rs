@@ -42,15 +42,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 }
             }
             Control::Syn => self.syn_fields(now),
+            // RFC 8257 section 3.2: an ACK for each change of CE; it has ECE as it was then.
             Control::Ack | Control::PlainAck => match self.ecn.pop_owed_ack() {
                 Some((ack, echo)) => self.owed_ack_fields(now, ack, echo),
                 None => self.ack_fields(now, self.snd.nxt, Flags::ACK),
             },
+            // RFC 9293 section 3.8.4: one below SND.UNA, so that the peer answers.
             Control::Probe => {
                 self.pending.probe = false;
                 self.stats.record().probes += 1;
                 self.ack_fields(now, self.snd.una - 1, Flags::ACK)
             }
+            // RFC 9293 section 3.10.4: the FIN takes a sequence number, the same each time.
             Control::Fin => {
                 let seq = *self.local.fin_seq.get_or_insert(self.snd.nxt);
                 self.snd.nxt = seq + 1;
@@ -179,6 +182,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ) -> usize {
         let RetransmitPlan { index, len, reason } = plan;
         let index = index as usize;
+        // A record longer than the plan is cut, and its rest is a record of its own.
         if let Some(record) = self.scoreboard.get(index).filter(|record| len < record.len) {
             let seq = record.seq;
             self.scoreboard.update(|records| records.split(index, len));
@@ -194,6 +198,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let is_last = index + 1 == self.scoreboard.len();
         let mut fields = self.data_fields(now, seq, is_last);
         match reason {
+            // RFC 6675 section 5, step C: marked, and counted in `pipe` again.
             RetransmitReason::Lost => {
                 self.stats.record().retransmits += 1;
                 self.scoreboard.update(|records| records.mark_retransmitted(now, index, self.sack));
@@ -209,11 +214,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                     self.timers.rto = now + self.rtt.rto(&self.cfg);
                 }
             }
+            // RFC 8985 section 7.3.
             RetransmitReason::Tlp => {
                 self.last_retransmit_at = CoarseInstant::of(now);
                 self.scoreboard.update(|records| records.mark_retransmitted(now, index, true));
                 self.on_tlp_sent(now, TlpProbe::Retransmit, Some(seq));
             }
+            // As new data: ECT, no retransmission mark.
             RetransmitReason::Unsent => {
                 self.ecn.mark_new_data(&mut fields);
                 self.scoreboard.update(|records| records.mark_sent(now, index));

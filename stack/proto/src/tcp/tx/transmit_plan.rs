@@ -40,18 +40,22 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Selects what to send, in any state.
     fn plan_slow(&mut self, now: Instant, ready: TxDemand) -> Transmit {
+        // RST and SYN before all, and ACKs that carry SACK blocks or count as duplicates.
         if let Some(control) = self.urgent_control() {
             return plan_control(control);
         }
         if self.state.can_send() {
+            // RFC 8985 section 7.3 and RFC 5682 section 3.1, step 2: a probe, or two new segments.
             if (self.pending.tlp || self.recovery.prefers_new_data())
                 && let Some(transmit) = self.plan_tlp_or_frto(now, ready)
             {
                 return transmit;
             }
+            // RFC 6675 section 4, NextSeg() rule 1: lost records before new ones.
             if let Some(retransmit) = self.choose_retransmit(now) {
                 return Transmit::Retransmit(retransmit);
             }
+            // NextSeg() rule 2: new data, as far as both windows admit it; else our FIN.
             if let TxDemand::Record(len) = ready {
                 if let Some(capacity) = self.new_data_capacity(now, len) {
                     return Transmit::NewData(NewDataPlan::new(capacity));
@@ -66,10 +70,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                     self.rare.persist = NEVER;
                 }
             }
+            // RFC 9293 sections 3.8.4 and 3.8.6.1: keepalive and zero-window probe.
             if self.pending.probe {
                 return plan_control(Control::Probe);
             }
         }
+        // RFC 9293 section 3.8.6.3: an ACK that nothing else carried.
         if self.rcv.ack_now {
             return plan_control(Control::Ack);
         }
@@ -120,8 +126,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Selects the probe: a new segment if there is one and the peer's window admits it, else the
-    /// last record again (RFC 8985
-    /// section 7.3). Returns `None` if it is no longer needed.
+    /// last record again (RFC 8985 section 7.3). Returns `None` if it is no longer needed.
     #[cold]
     fn plan_tlp(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         if !self.scoreboard.is_clean() {

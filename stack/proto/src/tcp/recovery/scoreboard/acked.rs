@@ -109,6 +109,7 @@ impl<T: Clone> Scoreboard<T> {
                 info.oldest = Some(front.sent_at);
             }
             info.records += 1;
+            // A record split or resegmented by the peer may be acknowledged in part: its head goes.
             let (marks, end) = (front.marks, front.end());
             let fully_acked = end <= ack;
             let bytes = if fully_acked { front.len } else { ack - front.seq };
@@ -118,6 +119,8 @@ impl<T: Clone> Scoreboard<T> {
                 front.offset += bytes;
             }
             let sent_at = front.sent_at;
+            // Sent once and not SACKed: the common case. A record that ends below the highest one
+            // delivered was overtaken (RFC 8985 section 6.2, step 3).
             if marks & (SACKED | RETRANSMITTED) == 0 {
                 info.delivered += bytes;
                 if fully_acked {
@@ -126,6 +129,8 @@ impl<T: Clone> Scoreboard<T> {
                     info.newest = Some((sent_at, end));
                 }
             } else {
+                // RFC 8985 section 6.2, step 2: only the first record may use the echoed timestamp,
+                // which is of the segment that this ACK answers. SACKed bytes were counted before.
                 clean &= marks & RETRANSMITTED == 0;
                 if marks & SACKED == 0 {
                     info.delivered += bytes;
@@ -148,9 +153,11 @@ impl<T: Clone> Scoreboard<T> {
             }
             self.records.pop_front();
         }
+        // RFC 6298 section 3 (Karn): no sample from records retransmitted.
         if !clean {
             info.oldest = None;
         }
+        // The cursors do not stay below SND.UNA.
         self.fack = self.fack.max(ack);
         self.loss_cursor = self.loss_cursor.max(ack);
         self.retransmit_cursor = self.retransmit_cursor.max(ack);
@@ -208,6 +215,7 @@ impl<T: Clone> Scoreboard<T> {
                 if record_end > end {
                     break;
                 }
+                // Newly reported: delivered, and no longer lost (RFC 6675 section 4, Update()).
                 let run = usize::from(record.sacked_run).max(1);
                 if record.marks & SACKED == 0 {
                     let (marks, len) = (record.marks, record.len);

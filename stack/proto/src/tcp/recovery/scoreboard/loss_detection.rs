@@ -37,14 +37,17 @@ impl<T: Clone> Scoreboard<T> {
         let mut update = LossUpdate::default();
         let sent = self.sent_count();
         let mut index = self.index_of(self.loss_cursor);
+        // Records sent once: in the order of transmission, so the first that is not due ends it.
         while index < sent {
             self.note_step();
             let record = &self.records[index];
             let end = record.end();
             if !record.is(SACKED | LOST | RETRANSMITTED) {
+                // Nothing sent later was delivered: no information about it.
                 if !rack.delivered_after(record.sent_at, end) {
                     break;
                 }
+                // Reordering may still explain it until then.
                 let due = record.sent_at + rack_timeout_ns;
                 if due > now {
                     update.wait_until(due);
@@ -55,6 +58,7 @@ impl<T: Clone> Scoreboard<T> {
             self.loss_cursor = end;
             index += 1;
         }
+        // Retransmissions, by the same rule: they have their own order of transmission.
         while let Some(&entry) = self.retransmissions.front() {
             self.note_step();
             if let Some(index) = self.record_of(entry) {

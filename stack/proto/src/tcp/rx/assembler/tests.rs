@@ -173,8 +173,8 @@ fn segment_and_range_counts_are_bounded() {
     assert!(admits(&all, 10 * ranges_max, 10 * ranges_max + 1));
 }
 
-/// Of 1,700 segments in flight 3 % are lost and retransmitted in order: the entries moved and
-/// searched per segment do not grow with their number.
+/// 1,700 segments are in flight, of which 3 % are lost and retransmitted in order: the entries
+/// moved and searched per segment do not grow with their number.
 #[test]
 fn insert_cost_is_independent_of_the_range_count() {
     let steps_per_segment = |count: u32| {
