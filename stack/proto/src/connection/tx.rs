@@ -4,7 +4,8 @@
 use crate::connection::Connection;
 use crate::connection::context::{Context, Env};
 use crate::connection::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
-use crate::device::{Device, Retained, RxFrame, TxClass, TxFrame};
+use crate::counters::Counters;
+use crate::device::{Capabilities, Device, RxFrame, SegmentationRequest, TxClass, TxFrame};
 use crate::net::neighbor::Lookup;
 use crate::net::next_hop::Traffic;
 use crate::tcp::{NewDataPlan, Tcb, Transmit, TxDemand};
@@ -123,9 +124,8 @@ impl<E: Env> Connection<E> {
         }
         let plan = self.tcb.plan_whole_record(now, len)?;
         let capacity = plan.capacity();
-        let offload = ChecksumOffload::of(cx);
         let frame = cx.device.allocate(TxClass::Data)?;
-        match self.send_new_data(cx, now, (frame, plan), capacity, offload) {
+        match self.send_new_data(cx, now, (frame, plan), capacity) {
             NewDataResult::Sent { next_demand: Some(demand) } => Some(demand),
             NewDataResult::Sent { next_demand: None } => Some(self.tx_demand(self.qp_of(cx))),
             NewDataResult::Nothing => None,
@@ -135,17 +135,14 @@ impl<E: Env> Connection<E> {
     /// Sends an ACK that has nothing else to report; false if no frame is free.
     #[inline(never)]
     fn send_plain_ack(&mut self, cx: &mut Context<E>, now: Instant) -> bool {
-        let offload = ChecksumOffload::of(cx);
-        let Context { verbs, device, schedule, .. } = cx;
+        let Context { verbs, device, capabilities, schedule, .. } = cx;
         if device.tx_free_count() == 0 {
             return false;
         }
         let Some(mut frame) = device.allocate(TxClass::Control) else { return false };
         let len = self.tcb.write_plain_ack(now, frame.buf_mut());
-        frame.set_len(len);
-        offload.request(&self.tcb, &mut frame, len);
-        device.transmit(frame);
-        verbs.counters.frames_out += 1;
+        let mut port = TxPort::new(device, &mut verbs.counters, capabilities);
+        port.send(&mut self.tcb, frame, len, len, |_, _| true);
         schedule.control_frames_out += 1;
         true
     }
@@ -166,7 +163,6 @@ impl<E: Env> Connection<E> {
         let mut drained = false;
         // Demand computed after the record just built, reused by the next iteration.
         let mut next_demand = Some(demand);
-        let offload = ChecksumOffload::of(cx);
         // The connection holds its share of frames: it continues when one of them is acknowledged.
         let mut held_back = false;
         // Frames may become scarce within one quantum. Checked once, if there are bytes to send.
@@ -209,7 +205,7 @@ impl<E: Env> Connection<E> {
                         let capacity = plan.capacity();
                         // Where frames are scarce the share is checked before each segment.
                         if capacity == self.tcb.emss() && is_scarce == Some(false) {
-                            let count = self.send_train(cx, now, quantum, offload);
+                            let count = self.send_train(cx, now, quantum);
                             if count > 0 {
                                 quantum -= count;
                                 (sent, starved) = (true, false);
@@ -223,7 +219,7 @@ impl<E: Env> Connection<E> {
                 },
             };
             quantum -= 1;
-            let Context { verbs, device, pools, schedule, .. } = &mut *cx;
+            let Context { verbs, device, capabilities, pools, schedule, .. } = &mut *cx;
             let frame = if device.tx_free_count() > 0 { device.allocate(class) } else { None };
             let Some(mut frame) = frame else {
                 verbs.counters.frame_shortages += 1;
@@ -238,7 +234,7 @@ impl<E: Env> Connection<E> {
             };
             let len = match transmit {
                 Transmit::NewData(plan) => {
-                    match self.send_new_data(cx, now, (frame, plan), capacity, offload) {
+                    match self.send_new_data(cx, now, (frame, plan), capacity) {
                         NewDataResult::Nothing => {}
                         NewDataResult::Sent { next_demand: next } => {
                             (sent, starved, next_demand) = (true, false, next);
@@ -260,11 +256,9 @@ impl<E: Env> Connection<E> {
                 Transmit::Retransmit(plan) => self.tcb.write_retransmit(now, plan, frame.buf_mut()),
                 Transmit::Idle => return TxResult::Done { sent },
             };
-            frame.set_len(len);
             let header_len = if class == TxClass::Control { len } else { self.tcb.header_len() };
-            offload.request(&self.tcb, &mut frame, header_len);
-            device.transmit(frame);
-            verbs.counters.frames_out += 1;
+            let mut port = TxPort::new(device, &mut verbs.counters, capabilities);
+            port.send(&mut self.tcb, frame, len, header_len, |_, _| true);
             sent = true;
             starved &= class == TxClass::Control;
             if demand == TxDemand::Nothing && !drained && self.is_quiet() {
@@ -282,9 +276,8 @@ impl<E: Env> Connection<E> {
         now: Instant,
         (mut frame, plan): (<E::Device as Device>::Tx, NewDataPlan),
         capacity: usize,
-        offload: ChecksumOffload,
     ) -> NewDataResult {
-        let Context { qps, verbs, device, .. } = &mut *cx;
+        let Context { qps, verbs, device, capabilities, .. } = &mut *cx;
         let mut qp = self.qp.and_then(|qp| qps.get_mut(qp));
         let buf = frame.buf_mut();
         let at = self.tcb.header_len();
@@ -298,14 +291,12 @@ impl<E: Env> Connection<E> {
         let next = packed.next.unwrap_or_else(|| self.tx_demand(qp.as_deref()));
         debug_assert!(next == self.tx_demand(qp.as_deref()), "{next:?}");
         let push = next == TxDemand::Nothing;
-        frame.set_len(at + packed.len);
-        offload.request(&self.tcb, &mut frame, at);
+        let mut port = TxPort::new(device, &mut verbs.counters, capabilities);
         // If the plan does not admit the record, TCP keeps it and sends it later
         // (`Transmit::Retransmit`).
-        if self.tcb.send_new_data(now, plan, &mut frame, packed.len, push) {
-            device.transmit(frame);
-            verbs.counters.frames_out += 1;
-        }
+        port.send(&mut self.tcb, frame, at + packed.len, at, |tcb, frame| {
+            tcb.send_new_data(now, plan, frame, packed.len, push)
+        });
         if packed.stream_failed {
             self.begin_close(cx, now);
             return NewDataResult::Sent { next_demand: None };
@@ -326,25 +317,63 @@ impl<E: Env> Connection<E> {
     }
 }
 
-/// Checksum offload to the port, if on.
-#[derive(Clone, Copy)]
-pub(super) struct ChecksumOffload {
-    is_on: bool,
+/// Port side of a connection: the last step of every frame that it sends.
+pub(super) struct TxPort<'a, D> {
+    device: &'a mut D,
+    counters: &'a mut Counters,
+    /// The port computes TCP checksums.
+    is_offloaded: bool,
 }
 
-impl ChecksumOffload {
-    fn of<E: Env>(cx: &Context<E>) -> Self {
-        Self { is_on: cx.capabilities.checksum.is_offloaded() }
+impl<'a, D: Device> TxPort<'a, D> {
+    #[inline(always)]
+    pub(super) fn new(
+        device: &'a mut D,
+        counters: &'a mut Counters,
+        capabilities: &Capabilities,
+    ) -> Self {
+        Self { device, counters, is_offloaded: capabilities.checksum.is_offloaded() }
     }
 
-    pub(super) fn request<R: RxFrame, T: Retained>(
-        self,
-        tcb: &Tcb<R, T>,
-        frame: &mut impl TxFrame,
+    /// Sends a frame of `len` bytes, of which `header_len` are headers. Once it is complete, `keep`
+    /// retains its stream bytes, if it has any; it returns false if TCP sends them later.
+    #[inline(always)]
+    pub(super) fn send<R: RxFrame>(
+        &mut self,
+        tcb: &mut Tcb<R, D::Retained>,
+        mut frame: D::Tx,
+        len: usize,
         header_len: usize,
+        keep: impl FnOnce(&mut Tcb<R, D::Retained>, &mut D::Tx) -> bool,
     ) {
-        if self.is_on {
+        frame.set_len(len);
+        if self.is_offloaded {
             frame.request_checksum(&tcb.checksum_request(header_len));
         }
+        if keep(tcb, &mut frame) {
+            self.hand_over(frame, 1);
+        }
+    }
+
+    /// Hands a complete frame to the port, which makes `segments` of it.
+    #[inline(always)]
+    pub(super) fn hand_over(&mut self, frame: D::Tx, segments: u64) {
+        self.device.transmit(frame);
+        self.counters.frames_out += segments;
+    }
+
+    /// Returns a frame for new data, unless the data pool is empty.
+    #[inline(always)]
+    pub(super) fn allocate_data(&mut self) -> Option<D::Tx> {
+        self.device.allocate(TxClass::Data)
+    }
+
+    /// Requests that the port cuts a frame into segments; false if its driver refuses.
+    pub(super) fn request_segmentation(
+        &mut self,
+        frame: &mut D::Tx,
+        request: &SegmentationRequest,
+    ) -> bool {
+        self.device.request_segmentation(frame, request)
     }
 }

@@ -3,9 +3,9 @@
 
 use crate::connection::Connection;
 use crate::connection::context::{Context, Env};
-use crate::connection::tx::ChecksumOffload;
+use crate::connection::tx::TxPort;
 use crate::connection::tx_tso::{self, TsoTrain};
-use crate::device::{Device, TxClass, TxFrame};
+use crate::device::{Device, TxFrame};
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len, mulpdu};
 use crate::time::Instant;
 use crate::verbs::resources::Verbs;
@@ -30,7 +30,6 @@ impl<E: Env> Connection<E> {
         cx: &mut Context<E>,
         now: Instant,
         count_max: usize,
-        offload: ChecksumOffload,
     ) -> usize {
         let Context { qps, verbs, device, capabilities, .. } = cx;
         let emss = self.tcb.emss();
@@ -45,27 +44,26 @@ impl<E: Env> Connection<E> {
         if count_max < 2 {
             return 0;
         }
-        let Some(mut segments) = qp.stream.segment_train(&verbs.memory, ulpdu_len, count_max)
-        else {
+        let Verbs { memory, counters, .. } = verbs;
+        let Some(mut segments) = qp.stream.segment_train(memory, ulpdu_len, count_max) else {
             return 0;
         };
         let cut_max = tx_tso::segments_max(capabilities.tso_segments_max, fpdu_len);
+        let mut port = TxPort::new(device, counters, capabilities);
         if cut_max > 1 {
-            let Verbs { memory, counters, .. } = verbs;
             let tcb = &mut self.tcb;
-            let tso = TsoTrain { tcb, framing: self.framing, memory, device, ulpdu_len };
+            let tso = TsoTrain { tcb, framing: self.framing, memory, port, ulpdu_len };
             let Ok(sent) = tso.send(now, &mut segments, cut_max) else {
                 // The segments are built again, each with headers of its own.
                 capabilities.tso_segments_max = 0;
                 return 0;
             };
             qp.stream.end_train(&segments);
-            counters.frames_out += sent as u64;
             counters.fpdus_out += sent as u64;
             return sent;
         }
         // Before the headers are made: they count as sent with all that they acknowledge.
-        let mut next = device.allocate(TxClass::Data);
+        let mut next = port.allocate_data();
         if next.is_none() {
             return 0;
         }
@@ -82,21 +80,21 @@ impl<E: Env> Connection<E> {
             *buf.first_chunk_mut().expect("an FPDU of at least 128 bytes follows") = headers;
             let fpdu = &mut buf[header_len..];
             // An FPDU of this length has no padding.
-            segments.emit_next(&verbs.memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len]);
+            segments.emit_next(memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len]);
             self.framing.write_crc(fpdu);
             self.tcb.emit_in_train(&train, buf);
-            frame.set_len(header_len + fpdu_len);
-            offload.request(&self.tcb, &mut frame, header_len);
-            self.tcb.on_sent_in_train(now, &mut train, frame.retain(), header_len);
-            device.transmit(frame);
+            let len = header_len + fpdu_len;
+            port.send(&mut self.tcb, frame, len, header_len, |tcb, frame| {
+                tcb.on_sent_in_train(now, &mut train, frame.retain(), header_len);
+                true
+            });
             let is_last = segments.remaining() == 0;
-            next = if is_last { None } else { device.allocate(TxClass::Data) };
+            next = if is_last { None } else { port.allocate_data() };
         }
         self.tcb.end_train(now, &train);
         qp.stream.end_train(&segments);
         let sent = train.sent();
-        verbs.counters.frames_out += u64::from(sent);
-        verbs.counters.fpdus_out += u64::from(sent);
+        counters.fpdus_out += u64::from(sent);
         sent as usize
     }
 }

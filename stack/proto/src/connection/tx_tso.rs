@@ -5,9 +5,9 @@
 //! segment. Each lies in a frame of its own, which is retained for retransmission like any other;
 //! only the first has headers.
 
-use crate::connection::tx::TX_QUANTUM_SEGMENTS;
+use crate::connection::tx::{TX_QUANTUM_SEGMENTS, TxPort};
 use crate::ddp::memory::Memory;
-use crate::device::{Device, RxFrame, SegmentationRequest, TxClass, TxFrame};
+use crate::device::{Device, RxFrame, SegmentationRequest, TxFrame};
 use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;
 use crate::rdmap::segment_train::SegmentTrain;
@@ -33,7 +33,7 @@ pub(super) struct TsoTrain<'a, R: RxFrame, D: Device, M: Memory> {
     pub(super) tcb: &'a mut Tcb<R, D::Retained>,
     pub(super) framing: Framing,
     pub(super) memory: &'a M,
-    pub(super) device: &'a mut D,
+    pub(super) port: TxPort<'a, D>,
     pub(super) ulpdu_len: usize,
 }
 
@@ -49,13 +49,13 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
         segments: &mut SegmentTrain,
         count_max: usize,
     ) -> Result<usize, Refused> {
-        let Self { tcb, framing, memory, device, ulpdu_len } = self;
+        let Self { tcb, framing, memory, mut port, ulpdu_len } = self;
         let fpdu_len = fpdu_len(ulpdu_len);
         let wanted = segments.remaining().min(count_max);
         // The headers of the first have the length of all, so all are allocated first.
         let mut frames = [const { None::<D::Tx> }; TX_QUANTUM_SEGMENTS];
         let allocated = frames.iter_mut().take(wanted).map_while(|frame| {
-            *frame = Some(device.allocate(TxClass::Data)?);
+            *frame = Some(port.allocate_data()?);
             Some(())
         });
         let count = allocated.count();
@@ -94,14 +94,14 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
         let mut frames = frames.into_iter().flatten();
         if let Some(mut first) = frames.next() {
             first.append(frames);
-            if !device.request_segmentation(&mut first, &request) {
+            if !port.request_segmentation(&mut first, &request) {
                 return Err(Refused);
             }
             tcb.on_sent_in_train(now, &mut train, first.retain(), header_len);
             for payload in retained.into_iter().flatten() {
                 tcb.on_sent_in_train(now, &mut train, payload, 0);
             }
-            device.transmit(first);
+            port.hand_over(first, count as u64);
         }
         tcb.end_train(now, &train);
         Ok(count)
