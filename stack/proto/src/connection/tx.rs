@@ -170,9 +170,11 @@ impl<E: Env> Connection<E> {
         while quantum > 0 {
             let mut demand = next_demand.take().unwrap_or_else(|| self.tx_demand(self.qp_of(cx)));
             debug_assert!(demand == self.tx_demand(self.qp_of(cx)), "{demand:?}");
+            // RFC 5041 section 6.2.1: FIN follows the last byte.
             if self.closing.is_some() && demand == TxDemand::Nothing {
                 self.finish_close(cx);
             }
+            // Fair share: with few frames left a connection with many waits for its own.
             let device = &cx.device;
             if demand != TxDemand::Nothing
                 && *is_scarce.get_or_insert_with(|| {
@@ -184,6 +186,7 @@ impl<E: Env> Connection<E> {
             if drained || held_back {
                 demand = TxDemand::Nothing;
             }
+            // RFC 9293 section 3.8: TCP decides, from windows, timers and owed ACKs.
             let transmit = self.tcb.next_transmit(now, demand);
             let (class, capacity) = match &transmit {
                 Transmit::Idle if drained => return TxResult::AwaitFrame { sent },
@@ -195,8 +198,8 @@ impl<E: Env> Connection<E> {
                     drained = true;
                     continue;
                 }
-                // A minimal FPDU is built whole even if TCP has to cut it; no FPDU packed behind
-                // another is.
+                // RFC 5044 section 4.5: the capacity bounds the FPDU. A minimal one is built whole
+                // even if TCP has to cut it; no FPDU packed behind another is.
                 Transmit::NewData(plan) => match demand {
                     TxDemand::Record(len) if len as usize <= plan.capacity() => {
                         (TxClass::Data, plan.capacity())
@@ -218,6 +221,7 @@ impl<E: Env> Connection<E> {
                     }
                 },
             };
+            // A frame of the pool of its class: data never takes the last ones from ACKs.
             quantum -= 1;
             let Context { verbs, device, capabilities, pools, schedule, .. } = &mut *cx;
             let frame = if device.tx_free_count() > 0 { device.allocate(class) } else { None };
@@ -256,6 +260,7 @@ impl<E: Env> Connection<E> {
                 Transmit::Retransmit(plan) => self.tcb.write_retransmit(now, plan, frame.buf_mut()),
                 Transmit::Idle => return TxResult::Done { sent },
             };
+            // Control frames are headers alone; a retransmission carries a copy of its payload.
             let header_len = if class == TxClass::Control { len } else { self.tcb.header_len() };
             let mut port = TxPort::new(device, &mut verbs.counters, capabilities);
             port.send(&mut self.tcb, frame, len, header_len, |_, _| true);

@@ -35,11 +35,13 @@ impl<E: Env> Connection<E> {
         let emss = self.tcb.emss();
         let ulpdu_len = mulpdu(emss);
         let fpdu_len = fpdu_len(ulpdu_len);
-        // With a small EMSS TCP cuts FPDUs; with markers their lengths differ.
+        // RFC 5044 section 5.1: with a small EMSS TCP cuts FPDUs; with markers their lengths
+        // differ.
         if self.framing.has_markers() || self.startup_tx.is_some() || fpdu_len > emss {
             return 0;
         }
         let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return 0 };
+        // As many segments as the port has descriptors, and as windows and pacing admit.
         let count_max = count_max.min(device.tx_free_count()).min(self.tcb.train_len_max());
         if count_max < 2 {
             return 0;
@@ -48,6 +50,7 @@ impl<E: Env> Connection<E> {
         let Some(mut segments) = qp.stream.segment_train(memory, ulpdu_len, count_max) else {
             return 0;
         };
+        // One packet for all, if the port cuts it.
         let cut_max = tx_tso::segments_max(capabilities.tso_segments_max, fpdu_len);
         let mut port = TxPort::new(device, counters, capabilities);
         if cut_max > 1 {
@@ -75,6 +78,8 @@ impl<E: Env> Connection<E> {
         headers[header_len..ddp_at].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
         let ddp_header = segments.header();
         headers[ddp_at..ddp_at + ddp_header.len()].copy_from_slice(ddp_header);
+        // RFC 5044 section 4.1: each segment is headers, length, ULPDU and CRC. They differ in
+        // sequence number, checksums, offset and payload.
         while let Some(mut frame) = next {
             let buf = &mut frame.buf_mut()[..header_len + fpdu_len];
             *buf.first_chunk_mut().expect("an FPDU of at least 128 bytes follows") = headers;
@@ -91,6 +96,7 @@ impl<E: Env> Connection<E> {
             let is_last = segments.remaining() == 0;
             next = if is_last { None } else { port.allocate_data() };
         }
+        // RFC 9293 section 3.4: SND.NXT and timers advance once for all.
         self.tcb.end_train(now, &train);
         qp.stream.end_train(&segments);
         let sent = train.sent();
