@@ -344,7 +344,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Inserts a half-open passive connection.
     fn insert_half_open(&mut self, conn: Connection<Types<D, M, C>>) -> Option<At<'_, D, M, C>> {
         let (conn, cx) = self.insert_connection(conn)?;
-        conn.enter_half_open(cx);
+        if let Some(listener) = conn.listener {
+            cx.listeners.add_half_open(listener, conn.id.index);
+        }
         Some((conn, cx))
     }
 

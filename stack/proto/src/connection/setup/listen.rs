@@ -182,13 +182,6 @@ impl<E: Env> Context<E> {
 }
 
 impl<E: Env> Connection<E> {
-    /// Accounts for a half-open passive connection, now in the table.
-    pub(crate) fn enter_half_open(&self, cx: &mut Context<E>) {
-        if let Some(listener) = self.listener {
-            cx.listeners.add_half_open(listener, self.id.index);
-        }
-    }
-
     /// True if the connection came by a listener for connections without startup frames.
     pub(super) fn is_unframed(&self, cx: &Context<E>) -> bool {
         self.listener.is_some_and(|listener| cx.listeners.get(listener).unframed)

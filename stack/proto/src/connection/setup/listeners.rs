@@ -209,7 +209,7 @@ impl Listeners {
 
     /// Accounts for a half-open connection of a listener. Logarithmic in the number of
     /// connections in setup, as is its end.
-    pub(super) fn add_half_open(&mut self, listener: ListenerRef, index: u32) {
+    pub(crate) fn add_half_open(&mut self, listener: ListenerRef, index: u32) {
         self.half_open += 1;
         self.backlogs.half_open.increment(self.shard);
         let Listener { port, counts, .. } = self.get(listener);
