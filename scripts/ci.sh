@@ -42,7 +42,6 @@ need_rust
 
 skip() { say "skipped: $*"; exit 77; }
 
-export CARGO_INCREMENTAL=0
 cargo_flags=(--locked)
 # The same packages and features in every stage, so that stages share their builds.
 if has_dpdk; then
