@@ -25,7 +25,7 @@
 #
 # And these are parts of `test`, the first two for daily work:
 #
-#   quick    the tests that need only the protocol crate
+#   quick    lints and tests of what needs only the protocol crate
 #   device   tests of the stack over tap and memif, and of the programs
 #   smoke    tests of the runtime and the bindings over `ring` and memif, and a transfer over tap
 #
@@ -211,8 +211,13 @@ fuzz)
     xargs -P "$(nproc)" -I{} bash -c 'fuzz_target {}' <<<"$targets"
     ;;
 quick)
-    cargo test "${cargo_flags[@]}" -p ferrowarp-crc32c -p ferrowarp-proto -p ferrowarp-tests \
-        --no-fail-fast --lib --test repo --test engine --test traces
+    quick=("${cargo_flags[@]}" -p ferrowarp-crc32c -p ferrowarp-proto -p ferrowarp-tests)
+    if cargo clippy --version >/dev/null 2>&1; then
+        cargo clippy "${quick[@]}" --all-targets -- -D warnings
+    else
+        note "no clippy: the code is not linted"
+    fi
+    cargo test "${quick[@]}" --no-fail-fast --lib --test repo --test engine --test traces
     ;;
 *)
     sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}" >&2
