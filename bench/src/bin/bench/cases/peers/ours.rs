@@ -16,6 +16,8 @@ pub(crate) struct Ours {
     pub(crate) program: Rc<Iwperf>,
     pub(crate) place: Place,
     pub(crate) mtu: u16,
+    /// Whether it runs all tests, or long messages of one queue pair alone.
+    pub(crate) runs_all: bool,
 }
 
 impl Ours {
@@ -55,10 +57,9 @@ impl Peer for Ours {
         takes_mtu.then(|| env!("CARGO_PKG_VERSION").to_owned()).ok_or_else(refused)
     }
 
-    /// The MTU matters for long messages: beside the smallest, others are measured with them alone.
     fn supports(&self, test: Test) -> bool {
-        let is_long = matches!(test, Test::Stream { size: 4096.., .. });
-        !self.is_memif() || self.mtu == 1500 || is_long
+        let is_long = matches!(test, Test::Stream { size: 4096.., connections: 1 });
+        self.runs_all || is_long
     }
 
     fn run(&self, test: Test, seconds: f64) -> Result<Figures> {
