@@ -98,6 +98,8 @@ tidy)
     ;;
 test)
     require_device
+    # Tests with devices wait for timers and for other programs more than they compute.
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
     cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast
     ;;
 static)

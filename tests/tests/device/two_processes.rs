@@ -213,19 +213,17 @@ fn every_iwperf_test(link: Link) {
 #[test]
 fn largest_packets_over_memif() {
     let Some(ends) = IwperfPair::new(Link::Memif) else { return };
-    for test in ["write-bw", "read-bw", "send-bw", "write-lat"] {
-        for size in ["8", "1M"] {
-            let mut command = ends.server_command();
-            command.args(["--mtu", "65280", "--once"]);
-            let log = ends.dir.path().join("server.log");
-            let mut server = Running::start(&mut command, log).unwrap();
-            server.wait_for("waiting for clients", PROCESS_TIMEOUT).unwrap();
-            let line = [test, "198.18.0.1", "-s", size, "-n", "200", "--verify", "--mtu", "65280"];
-            let client = process::run(&mut ends.client(&line), PROCESS_TIMEOUT).unwrap();
-            assert!(client.success(), "{test} {size}: {:?}\n{}", client.status, client.output);
-            let ended = server.finish(PROCESS_TIMEOUT).unwrap();
-            assert!(ended.success(), "{test} {size}: {:?}\n{}", ended.status, ended.output);
-        }
+    for (test, size) in [("write-bw", "1M"), ("read-bw", "1M"), ("send-lat", "8")] {
+        let mut command = ends.server_command();
+        command.args(["--mtu", "65280", "--once"]);
+        let log = ends.dir.path().join("server.log");
+        let mut server = Running::start(&mut command, log).unwrap();
+        server.wait_for("waiting for clients", PROCESS_TIMEOUT).unwrap();
+        let line = [test, "198.18.0.1", "-s", size, "-n", "200", "--verify", "--mtu", "65280"];
+        let client = process::run(&mut ends.client(&line), PROCESS_TIMEOUT).unwrap();
+        assert!(client.success(), "{test} {size}: {:?}\n{}", client.status, client.output);
+        let ended = server.finish(PROCESS_TIMEOUT).unwrap();
+        assert!(ended.success(), "{test} {size}: {:?}\n{}", ended.status, ended.output);
     }
 }
 
