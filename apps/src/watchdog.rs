@@ -68,12 +68,12 @@ mod tests {
     const TIMEOUT: Duration = Duration::from_secs(1);
 
     /// A watchdog with a clock of its own.
-    struct Fixture {
+    struct TimedWatchdog {
         watchdog: Watchdog,
         now: Instant,
     }
 
-    impl Fixture {
+    impl TimedWatchdog {
         fn new(timeout: Duration) -> Self {
             let now = Instant::now();
             Self { watchdog: Watchdog::started_at(now, timeout), now }
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn silence_longer_than_the_timeout_is_an_error() {
-        let mut fx = Fixture::new(TIMEOUT);
+        let mut fx = TimedWatchdog::new(TIMEOUT);
         assert!(fx.run(900));
         fx.watchdog.progress(fx.now);
         assert!(fx.run(1000));
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn pause_of_the_program_does_not_count() {
-        let mut fx = Fixture::new(TIMEOUT);
+        let mut fx = TimedWatchdog::new(TIMEOUT);
         assert!(fx.run(500));
         fx.pause(4);
         assert!(fx.run(300), "the peer gets time to answer after the pause");
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn pause_does_not_exhaust_a_short_timeout() {
-        let mut fx = Fixture::new(Duration::from_millis(20));
+        let mut fx = TimedWatchdog::new(Duration::from_millis(20));
         assert!(fx.run(10));
         fx.pause(4);
         assert!(fx.run(5));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn clock_of_an_earlier_look_is_no_error() {
-        let mut fx = Fixture::new(TIMEOUT);
+        let mut fx = TimedWatchdog::new(TIMEOUT);
         let before = fx.now;
         assert!(fx.run(500));
         assert!(!fx.watchdog.has_expired(before));

@@ -20,7 +20,7 @@ const PORT: u16 = 4791;
 const LEN: u32 = 1000;
 
 /// The stack, and the regions named in the segments.
-struct Fixture {
+struct ViolationFixture {
     stack: Stack,
     listener: Listener,
     open: Mr,
@@ -40,7 +40,7 @@ struct Stags {
     unknown: u32,
 }
 
-impl Fixture {
+impl ViolationFixture {
     fn new() -> Self {
         Self::with_config(|_| {})
     }
@@ -254,7 +254,7 @@ fn each_violation_gets_its_terminate() {
     if !netns::inside(test_name!()) {
         return;
     }
-    let fx = Fixture::new();
+    let fx = ViolationFixture::new();
     let stack = &fx.stack;
     let mut answered = 0;
     for version in [Version::Ietf, Version::Rdmac] {
@@ -320,7 +320,7 @@ fn terminates_for_local_causes_have_no_headers() {
     if !netns::inside(test_name!()) {
         return;
     }
-    let fx = Fixture::new();
+    let fx = ViolationFixture::new();
     let terminate = |peer: &mut Peer| {
         peer.serve_until(|peer| peer.terminate.is_some()).unwrap();
         let terminate = peer.terminate.clone().unwrap();
@@ -411,7 +411,7 @@ fn every_received_terminate_is_reported_in_full() {
     if !netns::inside(test_name!()) {
         return;
     }
-    let fx = Fixture::new();
+    let fx = ViolationFixture::new();
     let segment = read(1, 2, 3);
     for (index, (layer, kind, code)) in causes().into_iter().enumerate() {
         let version = if index % 2 == 0 { Version::Ietf } else { Version::Rdmac };

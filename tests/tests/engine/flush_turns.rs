@@ -44,14 +44,14 @@ impl Completions for Queues {
     }
 }
 
-struct Fixture {
+struct FlushFixture {
     engine: Engine<HeapDevice, Rc<VecMemory>, Queues>,
     queues: Queues,
     polls: LongestPoll,
     now: Instant,
 }
 
-impl Fixture {
+impl FlushFixture {
     fn new(qps_max: usize) -> Self {
         let mut config = EngineConfig::new(address(1), 24, 7);
         config.qps_max = qps_max;
@@ -125,7 +125,7 @@ const ATTEMPTS_MAX: usize = 256;
 #[test]
 fn pass_tries_none_of_many_queue_pairs_behind_a_full_queue() {
     const COUNT: usize = 10_000;
-    let mut fx = Fixture::new(COUNT + 2);
+    let mut fx = FlushFixture::new(COUNT + 2);
     let waiting: Vec<_> = (0..COUNT).map(|_| fx.ended(0, 1)).collect();
     let (_, most) = fx.settle();
     assert!(most <= ATTEMPTS_MAX, "{most} attempts");
@@ -151,7 +151,7 @@ fn pass_tries_none_of_many_queue_pairs_behind_a_full_queue() {
 #[test]
 fn many_full_queues_are_looked_at_in_turn() {
     const COUNT: u32 = 1000;
-    let mut fx = Fixture::new(COUNT as usize);
+    let mut fx = FlushFixture::new(COUNT as usize);
     for cq in 0..COUNT {
         fx.ended(cq, 2);
     }
@@ -167,7 +167,7 @@ fn many_full_queues_are_looked_at_in_turn() {
 
 #[test]
 fn long_flush_is_bounded_per_pass_and_shared_among_queues() {
-    let mut fx = Fixture::new(8);
+    let mut fx = FlushFixture::new(8);
     for cq in 0..2 {
         fx.free(cq, 100_000);
     }
@@ -188,7 +188,7 @@ fn long_flush_is_bounded_per_pass_and_shared_among_queues() {
 /// Each of them alone has more to flush than a pass may.
 #[test]
 fn long_flushes_leave_half_of_a_pass_to_queues_that_waited() {
-    let mut fx = Fixture::new(16);
+    let mut fx = FlushFixture::new(16);
     let waiting: Vec<_> = (2..6).map(|cq| fx.ended(cq, 8192)).collect();
     fx.settle();
     fx.free(0, 100_000);
@@ -213,7 +213,7 @@ fn long_flushes_leave_half_of_a_pass_to_queues_that_waited() {
 #[test]
 fn destroyed_completion_queue_leaves_nothing_to_its_successor() {
     for was_ready in [false, true] {
-        let mut fx = Fixture::new(8);
+        let mut fx = FlushFixture::new(8);
         let [old, new] = [0, 1].map(|generation| CqId::new(3, generation).0);
         // Other full queues, before it in line.
         for cq in 4..7 {
@@ -242,11 +242,11 @@ fn destroyed_completion_queue_leaves_nothing_to_its_successor() {
 #[test]
 fn destroying_queue_pairs_that_wait_to_flush_visits_no_others() {
     const COUNT: usize = 16_000;
-    let mut fx = Fixture::new(COUNT);
+    let mut fx = FlushFixture::new(COUNT);
     let mut waiting: Vec<_> = (0..COUNT).map(|_| fx.ended(0, 1)).collect();
     fx.settle();
     let kept = waiting.swap_remove(COUNT / 2);
-    let Fixture { engine, polls, now, .. } = &mut fx;
+    let FlushFixture { engine, polls, now, .. } = &mut fx;
     polls.time(|| waiting.iter().for_each(|&qp| engine.destroy_qp(*now, qp)));
     fx.free(0, 2);
     fx.pass();

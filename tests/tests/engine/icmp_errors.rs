@@ -23,13 +23,13 @@ const NO_PORT: [(u8, u8); 2] = [(3, 3), (1, 4)];
 const TOO_BIG: [(u8, u8); 2] = [(3, 4), (2, 0)];
 
 /// A world whose left end has a queue pair that connects to the right one.
-struct Fixture {
+struct IcmpFixture {
     world: World,
     qp: QpId,
     v6: bool,
 }
 
-impl Fixture {
+impl IcmpFixture {
     fn new(v6: bool) -> Self {
         Self::with_options(&WorldOptions { ipv6: v6, ..WorldOptions::new(7) })
     }
@@ -125,7 +125,7 @@ fn forgeries(frame: &[u8], v6: bool) -> [Vec<u8>; 2] {
 #[test]
 fn icmp_port_unreachable_fails_the_connect() {
     for v6 in [false, true] {
-        let mut fx = Fixture::new(v6);
+        let mut fx = IcmpFixture::new(v6);
         let syn = fx.next_segment();
         for forged in forgeries(&syn, v6) {
             assert_eq!(fx.inject_icmp(&forged, NO_PORT, 0), None);
@@ -148,13 +148,13 @@ fn icmp_port_unreachable_fails_the_connect() {
 #[test]
 fn icmp_host_unreachable_is_a_soft_error() {
     for v6 in [false, true] {
-        let mut fx = Fixture::new(v6);
+        let mut fx = IcmpFixture::new(v6);
         let syn = fx.next_segment();
         assert_eq!(fx.inject_icmp(&syn, HOST, 0), None);
         assert_eq!(fx.icmp_counters(), (1, 0));
         fx.establish();
         // If the handshake times out, the ICMP error is reported as the reason.
-        let mut fx = Fixture::new(v6);
+        let mut fx = IcmpFixture::new(v6);
         let syn = fx.next_segment();
         assert_eq!(fx.inject_icmp(&syn, HOST, 0), None);
         fx.world.partition();
@@ -170,7 +170,7 @@ fn icmp_host_unreachable_is_a_soft_error() {
 #[test]
 fn established_connection_acts_only_on_packet_too_big() {
     for v6 in [false, true] {
-        let mut fx = Fixture::new(v6);
+        let mut fx = IcmpFixture::new(v6);
         fx.establish();
         let emss = if v6 { 1428 } else { 1448 };
         assert_eq!(fx.world.ends[0].engine.emss(fx.qp), Some(emss));
@@ -207,7 +207,7 @@ fn established_connection_acts_only_on_packet_too_big() {
 #[test]
 fn icmp_errors_without_connection_do_not_consume_the_limit() {
     for v6 in [false, true] {
-        let mut fx = Fixture::new(v6);
+        let mut fx = IcmpFixture::new(v6);
         fx.establish();
         fx.write(5000);
         let frame = fx.next_segment();
@@ -232,7 +232,7 @@ fn icmp_errors_without_connection_do_not_consume_the_limit() {
 fn smaller_send_mtu_limits_emss_but_not_the_advertised_mss() {
     for v6 in [false, true] {
         let options = WorldOptions { ipv6: v6, mtu: 9000, ..WorldOptions::new(7) };
-        let mut fx = Fixture::with_options(&WorldOptions { send_mtu: 1500, ..options });
+        let mut fx = IcmpFixture::with_options(&WorldOptions { send_mtu: 1500, ..options });
         let syn = fx.next_segment();
         let l4 = L3 + if v6 { 40 } else { 20 };
         let mss: u16 = if v6 { 8940 } else { 8960 };
@@ -254,12 +254,12 @@ fn smaller_send_mtu_limits_emss_but_not_the_advertised_mss() {
 
 #[test]
 fn path_mtu_is_raised_after_ten_minutes_with_whole_fpdus() {
-    let mut fx = Fixture::new(false);
+    let mut fx = IcmpFixture::new(false);
     fx.establish();
     fx.write(1000);
     let frame = fx.next_segment();
     assert_eq!(fx.inject_icmp(&frame, TOO_BIG, 600), None);
-    let written = |fx: &mut Fixture, len: usize| {
+    let written = |fx: &mut IcmpFixture, len: usize| {
         fx.write(len);
         let bytes = fx.world.ends[0].arena.read(0, len);
         let done = fx.world.run_until(120 * SECOND, |world| {
@@ -269,7 +269,7 @@ fn path_mtu_is_raised_after_ten_minutes_with_whole_fpdus() {
         fx.world.ends[0].engine.emss(fx.qp)
     };
     assert_eq!(written(&mut fx, 20_000), Some(600 - 52), "the MTU of the ICMP error");
-    let assembled = |fx: &Fixture| fx.world.ends[1].engine.counters().fpdus_assembled;
+    let assembled = |fx: &IcmpFixture| fx.world.ends[1].engine.counters().fpdus_assembled;
     assert_eq!(assembled(&fx), 1, "the one that was too big, in two pieces");
     assert_eq!(written(&mut fx, 20_001), Some(600 - 52));
     fx.world.now = fx.world.now + 600 * SECOND;

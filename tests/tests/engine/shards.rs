@@ -26,12 +26,12 @@ use ferrowarp_tests::sim::world::{End, address};
 const COUNT: usize = 4;
 
 /// The shards of a host, which listen on [`PORT`], in their own time.
-struct Fixture {
+struct ShardsFixture {
     end: End,
     now: Instant,
 }
 
-impl Fixture {
+impl ShardsFixture {
     fn new(change: impl FnOnce(&mut EngineConfig)) -> Self {
         Self::with(COUNT, |config, _| change(config))
     }
@@ -85,7 +85,7 @@ impl Fixture {
         sent
     }
 
-    /// As [`Fixture::process`]; returns the segments.
+    /// As [`ShardsFixture::process`]; returns the segments.
     fn segments(&mut self) -> Vec<Segment> {
         let parse = |(_, bytes)| Segment::parse(&Frame::from(bytes), ChecksumMode::Software).ok();
         self.process().into_iter().filter_map(parse).collect()
@@ -152,7 +152,7 @@ impl Peer {
 
     /// Brings the host's end of a connection of a shard to TIME-WAIT: it rejects, and closes first.
     /// The peer's FIN goes to the shard `other`.
-    fn in_time_wait(fx: &mut Fixture, port: u16, shard: usize, other: usize) -> Self {
+    fn in_time_wait(fx: &mut ShardsFixture, port: u16, shard: usize, other: usize) -> Self {
         let mut peer = Self::new(port);
         peer.syn(fx, shard);
         peer.send(fx, shard, Flags::default(), &mpa_request());
@@ -184,19 +184,19 @@ impl Peer {
     }
 
     /// Sends a SYN to a shard; returns the segments sent to this peer.
-    fn send_syn(&self, fx: &mut Fixture, shard: usize) -> Vec<Segment> {
+    fn send_syn(&self, fx: &mut ShardsFixture, shard: usize) -> Vec<Segment> {
         fx.inject(shard, self.syn_frame());
         self.received(fx)
     }
 
     /// The segments that the host sends to this peer; those to others are lost.
-    fn received(&self, fx: &mut Fixture) -> Vec<Segment> {
+    fn received(&self, fx: &mut ShardsFixture) -> Vec<Segment> {
         let tuple = &self.tcp.tuple;
         fx.segments().into_iter().filter(|segment| segment.tuple == *tuple).collect()
     }
 
     /// Sends a SYN to a shard and processes the only SYN-ACK.
-    fn syn(&mut self, fx: &mut Fixture, shard: usize) -> Segment {
+    fn syn(&mut self, fx: &mut ShardsFixture, shard: usize) -> Segment {
         let mut answers = self.send_syn(fx, shard);
         assert_eq!(answers.len(), 1, "{answers:?}");
         let answer = answers.remove(0);
@@ -211,7 +211,7 @@ impl Peer {
     /// Sends bytes in order to a shard; returns the answers.
     fn send(
         &mut self,
-        fx: &mut Fixture,
+        fx: &mut ShardsFixture,
         shard: usize,
         flags: Flags,
         payload: &[u8],
@@ -229,7 +229,7 @@ impl Peer {
     }
 
     /// Connects by one shard; all later segments go to `other`. Returns the queue pair.
-    fn connect(&mut self, fx: &mut Fixture, shard: usize, other: usize) -> QpId {
+    fn connect(&mut self, fx: &mut ShardsFixture, shard: usize, other: usize) -> QpId {
         self.syn(fx, shard);
         let answers = self.send(fx, other, Flags::default(), &mpa_request());
         assert!(answers.iter().all(|segment| !segment.flags.has(Flags::RST)), "{answers:?}");

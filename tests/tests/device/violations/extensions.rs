@@ -183,7 +183,7 @@ fn answer_cases(id: u32) -> Vec<(bool, Case)> {
 }
 
 /// Sends the ULPDUs of a case and checks the outcome.
-fn check(fx: &Fixture, version: Version, case: Case, answered: &mut u64) {
+fn check(fx: &ViolationFixture, version: Version, case: Case, answered: &mut u64) {
     let (name, earlier, ulpdu, expected) = case;
     let (qp, mut peer) = fx.connect(version);
     for ulpdu in earlier {
@@ -228,7 +228,7 @@ fn each_rfc7306_violation_gets_its_terminate() {
     if !netns::inside(test_name!()) {
         return;
     }
-    let fx = Fixture::new();
+    let fx = ViolationFixture::new();
     let rights = Access::ALL.bits() & !Access::REMOTE_ATOMIC.bits();
     let plain = fx.stack.alloc_mr(LEN as usize, Access::from_bits(rights));
     let stags = fx.stags();
@@ -276,7 +276,7 @@ fn connection_without_rfc7306_refuses_its_opcodes() {
     if !netns::inside(test_name!()) {
         return;
     }
-    let fx = Fixture::with_config(|config| config.extensions = false);
+    let fx = ViolationFixture::with_config(|config| config.extensions = false);
     let mut answered = 0;
     for case in unknown_cases(&fx.stags(), Version::Ietf) {
         check(&fx, Version::Ietf, case, &mut answered);
@@ -292,7 +292,7 @@ fn each_invalid_atomic_response_gets_its_terminate() {
     if !netns::inside(test_name!()) {
         return;
     }
-    let fx = Fixture::new();
+    let fx = ViolationFixture::new();
     let sink = fx.stack.alloc_mr(16, Access::LOCAL_WRITE);
     for index in 0..answer_cases(0).len() {
         let (qp, mut peer) = fx.connect(Version::Ietf);

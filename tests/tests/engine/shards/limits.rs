@@ -10,10 +10,10 @@ use ferrowarp_tests::raw::mpa_request;
 use ferrowarp_tests::sim::pairs::{PORT, qp_init};
 use ferrowarp_tests::sim::world::address;
 
-use super::{COUNT, Fixture, Peer};
+use super::{COUNT, Peer, ShardsFixture};
 
 /// SYNs from `count` peers, spread over the shards.
-fn flood(fx: &mut Fixture, count: u32) {
+fn flood(fx: &mut ShardsFixture, count: u32) {
     let shards = fx.end.shard_count();
     for number in 0..count {
         let source = Ipv4Addr::from_bits(0x0a00_0000 + number).into();
@@ -27,7 +27,7 @@ fn flood(fx: &mut Fixture, count: u32) {
 fn half_open_connections_are_limited_over_all_shards() {
     for shards in [1, COUNT] {
         for of_listener in [false, true] {
-            let mut fx = Fixture::with(shards, |config, _| {
+            let mut fx = ShardsFixture::with(shards, |config, _| {
                 let limit = if of_listener {
                     &mut config.half_open_per_listener_max
                 } else {
@@ -45,7 +45,7 @@ fn half_open_connections_are_limited_over_all_shards() {
 #[test]
 fn cookies_are_limited_over_all_shards() {
     let count = |shards| {
-        let mut fx = Fixture::with(shards, |config, _| {
+        let mut fx = ShardsFixture::with(shards, |config, _| {
             config.half_open_max = 0;
             config.cookies_per_second = 100;
         });
@@ -60,7 +60,7 @@ fn cookies_are_limited_over_all_shards() {
 #[test]
 fn backlog_is_shared_by_the_shards() {
     for shards in [1, COUNT] {
-        let mut fx = Fixture::with(shards, |_, _| {});
+        let mut fx = ShardsFixture::with(shards, |_, _| {});
         let last = shards - 1;
         for shard in 0..shards {
             fx.end.shard_mut(shard).unlisten(PORT);
@@ -91,7 +91,7 @@ fn backlog_is_shared_by_the_shards() {
 #[test]
 fn rsts_are_limited_over_all_shards() {
     let count = |shards| {
-        let mut fx = Fixture::with(shards, |_, _| {});
+        let mut fx = ShardsFixture::with(shards, |_, _| {});
         let mut resets = 0;
         for number in 0..500 {
             let mut stray = Peer::at(address(0), 6000, PORT + 1);
@@ -106,7 +106,7 @@ fn rsts_are_limited_over_all_shards() {
 
 #[test]
 fn connections_are_limited_over_all_shards() {
-    let mut fx = Fixture::with(COUNT, |_, options| options.connections_max = 5);
+    let mut fx = ShardsFixture::with(COUNT, |_, options| options.connections_max = 5);
     for shard in 0..COUNT {
         fx.connect(shard, (address(0), 9).into());
     }
@@ -121,7 +121,7 @@ fn connections_are_limited_over_all_shards() {
 
 #[test]
 fn time_wait_of_another_shard_makes_room() {
-    let mut fx = Fixture::with(COUNT, |_, options| options.connections_max = 2);
+    let mut fx = ShardsFixture::with(COUNT, |_, options| options.connections_max = 2);
     for port in 5000..5002 {
         Peer::in_time_wait(&mut fx, port, 1, 1);
     }
@@ -132,7 +132,7 @@ fn time_wait_of_another_shard_makes_room() {
     assert_eq!(fx.connection_counts(), [0, 1, 1, 0]);
     let qp = fx.end.create_qp(3, qp_init(16, 16));
     let remote = (address(0), 9).into();
-    let connect = |fx: &mut Fixture| {
+    let connect = |fx: &mut ShardsFixture| {
         let engine = fx.end.shard_mut(3);
         engine.connect(fx.now, qp, remote, &ConnParam::default())
     };
@@ -146,7 +146,7 @@ fn time_wait_of_another_shard_makes_room() {
 /// Neither half-open connections nor requests of a dead shard count any longer.
 #[test]
 fn dead_shard_leaves_the_backlog() {
-    let mut fx = Fixture::new(|config| config.half_open_max = 4);
+    let mut fx = ShardsFixture::new(|config| config.half_open_max = 4);
     for shard in 0..COUNT {
         fx.end.shard_mut(shard).unlisten(PORT);
     }
@@ -167,7 +167,7 @@ fn dead_shard_leaves_the_backlog() {
 
 #[test]
 fn half_open_connections_of_a_dead_shard_do_not_count() {
-    let mut fx = Fixture::new(|config| config.half_open_max = 4);
+    let mut fx = ShardsFixture::new(|config| config.half_open_max = 4);
     for port in 5000..5004 {
         Peer::new(port).syn(&mut fx, 1);
     }
@@ -182,7 +182,7 @@ fn half_open_connections_of_a_dead_shard_do_not_count() {
 /// A shard that stops to listen frees the slots of the requests that it resets.
 #[test]
 fn unlisten_of_one_shard_frees_its_slots() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     for shard in 0..COUNT {
         fx.end.shard_mut(shard).unlisten(PORT);
     }
@@ -203,7 +203,7 @@ fn unlisten_of_one_shard_frees_its_slots() {
 fn requests_for_freed_slots_are_offered_over_several_passes() {
     const BACKLOG: u16 = 300;
     const PASS_MAX: usize = 64;
-    let mut fx = Fixture::with(2, |_, _| {});
+    let mut fx = ShardsFixture::with(2, |_, _| {});
     for shard in 0..2 {
         fx.end.shard_mut(shard).unlisten(PORT);
     }

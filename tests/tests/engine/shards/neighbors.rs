@@ -13,7 +13,7 @@ use ferrowarp_tests::ip;
 use ferrowarp_tests::manual_tcp_peer::MACS;
 use ferrowarp_tests::sim::world::{address, address_v6};
 
-use super::{COUNT, Fixture};
+use super::{COUNT, ShardsFixture};
 
 const ARP: [u8; 2] = [8, 6];
 
@@ -48,7 +48,7 @@ fn request() -> Vec<u8> {
 
 #[test]
 fn addresses_are_announced_once() {
-    let mut fx = Fixture::unannounced(COUNT, |_, _| {});
+    let mut fx = ShardsFixture::unannounced(COUNT, |_, _| {});
     let sent = fx.process();
     assert_eq!((sent.len(), arp_count(&sent, true)), (1, 1), "{sent:?}");
     assert_eq!(sent[0].0, 0, "the lead");
@@ -58,7 +58,7 @@ fn addresses_are_announced_once() {
 
 #[test]
 fn arp_request_on_any_shard_is_answered_once() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     for shard in 0..COUNT {
         fx.inject(shard, request());
         let sent = fx.process();
@@ -70,7 +70,7 @@ fn arp_request_on_any_shard_is_answered_once() {
 #[test]
 fn neighbor_solicitation_on_any_shard_is_answered_once() {
     let (ours, theirs) = (v6(1), v6(0));
-    let mut fx = Fixture::unannounced(COUNT, |config, _| {
+    let mut fx = ShardsFixture::unannounced(COUNT, |config, _| {
         config.addresses.push(InterfaceAddress { ip: ours.into(), prefix_len: 64 });
     });
     let sent = fx.process();
@@ -97,7 +97,7 @@ fn neighbor_solicitation_on_any_shard_is_answered_once() {
 #[test]
 fn shards_that_need_a_neighbor_ask_once() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [1, 0, 3, 2]] {
-        let mut fx = Fixture::new(|_| {});
+        let mut fx = ShardsFixture::new(|_| {});
         let mut requests = 0;
         for shard in order {
             fx.connect(shard, (address(0), 9).into());
@@ -114,7 +114,7 @@ fn shards_that_need_a_neighbor_ask_once() {
 #[test]
 fn reply_on_any_shard_resolves_the_neighbor_for_all() {
     for shard in 0..COUNT {
-        let mut fx = Fixture::new(|_| {});
+        let mut fx = ShardsFixture::new(|_| {});
         for from in 0..COUNT {
             fx.connect(from, (address(0), 9).into());
         }
@@ -135,7 +135,7 @@ fn reply_on_any_shard_resolves_the_neighbor_for_all() {
 
 #[test]
 fn another_shard_answers_and_asks_after_the_lead_has_died() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     fx.end.kill_shard(0);
     fx.process();
     for shard in 1..COUNT {

@@ -16,7 +16,7 @@ use ferrowarp_tests::raw::mpa_reply;
 use ferrowarp_tests::sim::sim_port::ShardOptions;
 use ferrowarp_tests::sim::world::address;
 
-use super::{COUNT, Fixture, Peer};
+use super::{COUNT, Peer, ShardsFixture};
 
 /// Port of the peer.
 const REMOTE: u16 = 9;
@@ -26,7 +26,7 @@ const OTHER: usize = 3;
 
 /// A shard that has sent a SYN, and the peer that it was sent to.
 struct Open {
-    fx: Fixture,
+    fx: ShardsFixture,
     qp: QpId,
     peer: Peer,
 }
@@ -37,7 +37,7 @@ impl Open {
     }
 
     fn with(change: impl FnOnce(&mut EngineConfig, &mut ShardOptions)) -> Self {
-        let mut fx = Fixture::with(COUNT, change);
+        let mut fx = ShardsFixture::with(COUNT, change);
         let qp = fx.connect(OWN, SocketAddr::new(address(0), REMOTE));
         let sent = fx.process();
         let (_, request) = sent.iter().find(|(_, frame)| frame[12..14] == [8, 6]).unwrap();

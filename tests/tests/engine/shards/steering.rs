@@ -16,14 +16,14 @@ use ferrowarp_tests::sim::pairs::{CQ, PD, PORT, qp_init};
 use ferrowarp_tests::sim::sim_port::Steering;
 use ferrowarp_tests::sim::world::address;
 
-use super::{COUNT, Fixture, Peer};
+use super::{COUNT, Peer, ShardsFixture};
 
 /// Path MTU discovery: destination unreachable, fragmentation needed.
 const TOO_BIG: (u8, u8) = (3, 4);
 
 #[test]
 fn one_of_two_shards_takes_the_only_source_port() {
-    let mut fx = Fixture::new(|config| config.source_ports = 50_000..=50_000);
+    let mut fx = ShardsFixture::new(|config| config.source_ports = 50_000..=50_000);
     let remote = (address(0), 9).into();
     fx.connect(2, remote);
     let qp = fx.end.create_qp(1, qp_init(16, 16));
@@ -40,7 +40,7 @@ fn one_of_two_shards_takes_the_only_source_port() {
 #[test]
 fn shards_begin_at_source_ports_far_apart() {
     for shards in 2..=COUNT {
-        let mut fx = Fixture::with(shards, |_, _| {});
+        let mut fx = ShardsFixture::with(shards, |_, _| {});
         let stride = EngineConfig::new(address(1), 24, 7).source_ports.len() / shards;
         for shard in 0..shards {
             fx.connect(shard, (address(0), 9).into());
@@ -60,7 +60,7 @@ fn shards_begin_at_source_ports_far_apart() {
 fn connect_without_a_port_for_its_queue_uses_another() {
     let mut forwarded = 0;
     for shard in 0..COUNT {
-        let mut fx = Fixture::with(COUNT, |config, options| {
+        let mut fx = ShardsFixture::with(COUNT, |config, options| {
             config.source_ports = 50_000..=50_000;
             (options.steering, options.is_rss_known) = (Steering::Predicted, true);
         });
@@ -82,7 +82,7 @@ fn connect_without_a_port_for_its_queue_uses_another() {
 
 #[test]
 fn repeated_syn_on_another_shard_opens_no_second_connection() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     let mut peer = Peer::new(5000);
     let first = peer.send_syn(&mut fx, 1);
     fx.advance(10 * MILLISECOND);
@@ -99,7 +99,7 @@ fn repeated_syn_on_another_shard_opens_no_second_connection() {
 
 #[test]
 fn cookie_is_accepted_by_any_shard_once() {
-    let mut fx = Fixture::new(|config| config.half_open_per_listener_max = 0);
+    let mut fx = ShardsFixture::new(|config| config.half_open_per_listener_max = 0);
     let mut peer = Peer::new(5000);
     peer.syn(&mut fx, 0);
     assert_eq!((fx.connection_counts(), fx.end.owned_count()), (vec![0; COUNT], Some(0)));
@@ -117,7 +117,7 @@ fn cookie_is_accepted_by_any_shard_once() {
 
 #[test]
 fn syn_on_another_shard_replaces_a_connection_in_time_wait() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     let old = Peer::in_time_wait(&mut fx, 5000, 1, 2);
     assert_eq!((fx.connection_counts(), fx.end.owned_count()), (vec![0, 1, 0, 0], Some(1)));
     // A stray segment is acknowledged by the connection, not answered by another shard.
@@ -138,7 +138,7 @@ fn syn_on_another_shard_replaces_a_connection_in_time_wait() {
 
 #[test]
 fn packet_too_big_on_another_shard_lowers_the_mss() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     let mut peers = [5000, 5001].map(Peer::new);
     let qps = [peers[0].connect(&mut fx, 1, 1), peers[1].connect(&mut fx, 2, 2)];
     peers[0].send(&mut fx, 1, Flags::default(), &empty_write_fpdu());
@@ -165,7 +165,7 @@ fn packet_too_big_on_another_shard_lowers_the_mss() {
 #[test]
 fn spread_fragments_are_reassembled_and_delivered() {
     for id in 0..32_u32 {
-        let mut fx = Fixture::new(|_| {});
+        let mut fx = ShardsFixture::new(|_| {});
         let mut peer = Peer::new(5000);
         let qp = peer.connect(&mut fx, 1, 1);
         peer.send(&mut fx, 1, Flags::default(), &empty_write_fpdu());
@@ -193,7 +193,7 @@ fn spread_fragments_are_reassembled_and_delivered() {
 
 #[test]
 fn unmatched_segment_is_answered_with_one_rst_by_any_shard() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     for shard in 0..COUNT {
         for port in [PORT, PORT + 1] {
             let mut stray = Peer::at(address(0), 6000, port);
@@ -207,7 +207,7 @@ fn unmatched_segment_is_answered_with_one_rst_by_any_shard() {
 
 #[test]
 fn segment_of_another_shards_connection_is_never_answered_with_rst() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     let mut peer = Peer::new(5000);
     peer.connect(&mut fx, 1, 3);
     let mut answers = Vec::new();
@@ -225,7 +225,7 @@ fn segment_of_another_shards_connection_is_never_answered_with_rst() {
 
 #[test]
 fn segment_for_a_dead_shard_is_answered_with_rst_by_another() {
-    let mut fx = Fixture::new(|_| {});
+    let mut fx = ShardsFixture::new(|_| {});
     let mut peers = [5000, 5001].map(Peer::new);
     peers[0].connect(&mut fx, 1, 1);
     peers[1].connect(&mut fx, 2, 2);
