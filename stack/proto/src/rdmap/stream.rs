@@ -11,12 +11,12 @@ use crate::wire::ddp::Version;
 use crate::wire::rdmap_extensions::ImmediateData;
 use crate::wire::terminate::Terminate;
 
-mod fast_path;
 mod inbound;
 mod outbound;
 mod segment_run;
 
-pub use fast_path::{LastSinks, Placement};
+pub use inbound::LastSinks;
+pub(crate) use inbound::{Placement, Segment};
 pub(super) use outbound::TxSource;
 pub use outbound::{LastOf, NextTx};
 

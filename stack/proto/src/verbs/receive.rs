@@ -4,11 +4,12 @@ use crate::ddp::memory::Memory;
 use crate::ddp::untagged::UntaggedFault;
 use crate::mpa::fpdu::FpduError;
 use crate::rdmap::fault::Fault;
-use crate::rdmap::stream::{Indication, LastSinks, Placement, Stream};
+use crate::rdmap::stream::{Indication, LastSinks, Placement, Segment, Stream};
 use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::queue_pair::Qp;
 use crate::verbs::resources::Verbs;
 use crate::verbs::wc::{Completions, WcStatus};
+use crate::wire::rdmap::SegmentControl;
 use crate::wire::terminate::Terminate;
 
 /// Result of a ULPDU for its connection.
@@ -43,45 +44,127 @@ impl Qp {
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
         verbs.counters.fpdus_in += 1;
-        if self.stream.place_if_write(&verbs.memory, ulpdu, sinks) {
+        // The control bytes of DDP and RDMAP (RFC 5041 section 4.1, RFC 5040 section 4.1).
+        let control = self.stream.control_of(ulpdu);
+        if control == SegmentControl::WRITE
+            && let Some((header, payload)) = ulpdu.split_first_chunk()
+            && self.stream.place_write_in_run(&verbs.memory, header, payload, sinks)
+        {
             return UlpduOutcome::Continue;
         }
-        self.on_other_ulpdu(verbs, ulpdu, sinks)
+        self.on_other_ulpdu(verbs, control, ulpdu, sinks)
     }
 
-    /// Passes a ULPDU that may be no RDMA Write, or invalid, to the stream and reports the result.
-    // Not inlined, so that the function that handles Writes keeps more in registers.
+    /// Passes a ULPDU that is no RDMA Write, or an invalid one, to the stream.
+    // Not inlined, so that the function that handles Writes keeps more in registers. The same is
+    // true of each of the following functions and its callers.
     #[inline(never)]
     fn on_other_ulpdu<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        control: SegmentControl,
+        ulpdu: &[u8],
+        sinks: &mut LastSinks,
+    ) -> UlpduOutcome {
+        match control {
+            SegmentControl::SEND => self.on_send(verbs, ulpdu, sinks),
+            SegmentControl::READ_RESPONSE => self.on_read_response(verbs, ulpdu, sinks),
+            _ => self.on_any_ulpdu(verbs, ulpdu, sinks),
+        }
+    }
+
+    /// Passes a segment of a Send, neither solicited nor with Invalidate, to the stream.
+    #[inline(never)]
+    fn on_send<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
-        let mut placed = self.stream.place_if_continued(&verbs.memory, ulpdu, sinks);
-        if placed == Placement::None {
-            placed = self.stream.place_if_first(&verbs.memory, ulpdu, sinks);
+        if self.stream.continue_send(&verbs.memory, ulpdu, sinks) {
+            return UlpduOutcome::Continue;
         }
-        match placed {
-            Placement::None => {
-                *sinks = LastSinks::NONE;
-                return self.on_any_ulpdu(verbs, ulpdu);
-            }
-            Placement::Segment => {}
-            Placement::Message(message) => self.complete_recv(verbs, message, false, None),
-        }
-        UlpduOutcome::Continue
+        self.on_first_or_last_of_send(verbs, ulpdu, sinks)
     }
 
-    /// Passes a ULPDU that may be invalid, or need more than placement, to the stream and reports
-    /// the result.
+    /// [`Qp::on_send`] for the segments at the ends of a run.
+    #[inline(never)]
+    fn on_first_or_last_of_send<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+        sinks: &mut LastSinks,
+    ) -> UlpduOutcome {
+        let Some(header) = ulpdu.first_chunk() else {
+            return self.on_any_ulpdu(verbs, ulpdu, sinks);
+        };
+        match self.stream.place_send_in_run(&verbs.memory, ulpdu, header, sinks) {
+            Placement::Segment => UlpduOutcome::Continue,
+            Placement::Message(message) => {
+                self.complete_recv(verbs, message, false, None);
+                UlpduOutcome::Continue
+            }
+            Placement::Refused(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
+        }
+    }
+
+    /// Passes a segment of a Read Response to the stream.
+    #[inline(never)]
+    fn on_read_response<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+        sinks: &mut LastSinks,
+    ) -> UlpduOutcome {
+        if self.stream.continue_read_response(&verbs.memory, ulpdu, sinks) {
+            return UlpduOutcome::Continue;
+        }
+        self.on_first_or_last_of_read_response(verbs, ulpdu, sinks)
+    }
+
+    /// [`Qp::on_read_response`] for the segments at the ends of a run.
+    #[inline(never)]
+    fn on_first_or_last_of_read_response<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+        sinks: &mut LastSinks,
+    ) -> UlpduOutcome {
+        let Some(header) = ulpdu.first_chunk() else {
+            return self.on_any_ulpdu(verbs, ulpdu, sinks);
+        };
+        match self.stream.place_read_response_in_run(&verbs.memory, ulpdu, header, sinks) {
+            Placement::Refused(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
+            _ => UlpduOutcome::Continue,
+        }
+    }
+
+    /// Passes a ULPDU of any other form, or an invalid one, to the stream.
     #[inline(never)]
     fn on_any_ulpdu<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
+        sinks: &mut LastSinks,
     ) -> UlpduOutcome {
-        match self.stream.on_ulpdu(&verbs.memory, ulpdu) {
+        match self.stream.parse(ulpdu) {
+            Ok(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
+            Err(fault) => self.fail_stream(verbs, fault, ulpdu),
+        }
+    }
+
+    /// Passes a segment that may be invalid, or needs more than placement, to the stream and
+    /// reports the result.
+    #[inline(never)]
+    fn on_segment<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+        segment: &Segment,
+        sinks: &mut LastSinks,
+    ) -> UlpduOutcome {
+        *sinks = LastSinks::NONE;
+        match self.stream.process(&verbs.memory, segment, segment.payload(ulpdu)) {
             Ok(Indication::Placed | Indication::ReadRequested) => {}
             Ok(Indication::ReadCompleted) => self.complete_sends(verbs),
             Ok(Indication::Received { message, solicited, invalidated }) => {
@@ -98,7 +181,7 @@ impl Qp {
                 self.enter_error(verbs, reason);
                 return UlpduOutcome::Ended;
             }
-            Err(fault) => return self.on_ulpdu_fault(verbs, fault, ulpdu),
+            Err(fault) => return self.on_segment_fault(verbs, fault, ulpdu, segment, sinks),
         }
         UlpduOutcome::Continue
     }
@@ -163,22 +246,22 @@ impl Qp {
         UlpduOutcome::Ended
     }
 
-    /// Handles a ULPDU refused by the stream. Without a receive buffer, one is taken from the
-    /// shared receive queue, if there is one, and the ULPDU is processed again; otherwise the
+    /// Handles a segment refused by the stream. Without a receive buffer, one is taken from the
+    /// shared receive queue, if there is one, and the segment is processed again; otherwise the
     /// stream ends.
     #[cold]
-    fn on_ulpdu_fault<M: Memory, C: Completions>(
+    fn on_segment_fault<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         fault: Fault,
         ulpdu: &[u8],
+        segment: &Segment,
+        sinks: &mut LastSinks,
     ) -> UlpduOutcome {
         if fault != Fault::Untagged(UntaggedFault::NoBuffer) || !self.take_srq_buffer(verbs) {
             return self.fail_stream(verbs, fault, ulpdu);
         }
-        // The same FPDU is counted again below.
-        verbs.counters.fpdus_in -= 1;
-        let outcome = self.on_ulpdu(verbs, ulpdu);
+        let outcome = self.on_segment(verbs, ulpdu, segment, sinks);
         if matches!(outcome, UlpduOutcome::Ended | UlpduOutcome::EndedSilently) {
             self.return_srq_buffer(verbs);
         } else {

@@ -9,7 +9,7 @@ pub const TAGGED_LEN: usize = 14;
 pub const UNTAGGED_LEN: usize = 18;
 
 // req: DDP-034, DDP-051
-const CONTROL_TAGGED: u8 = 0x80;
+pub(super) const CONTROL_TAGGED: u8 = 0x80;
 // req: DDP-034
 pub(crate) const CONTROL_LAST: u8 = 0x40;
 // req: DDP-045, DDP-175, DDP-182
@@ -18,7 +18,7 @@ const CONTROL_VERSION: u8 = 0x03;
 /// Protocol versions of a stream: DV of DDP and RV of RDMAP, fixed when the stream starts. No
 /// specification describes any other pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
+#[repr(u16)]
 pub enum Version {
     /// RDMA Consortium: DV 0, RV 0.
     Rdmac = versions(0, 0),
@@ -29,9 +29,9 @@ pub enum Version {
     Ietf = versions(1, 1),
 }
 
-/// Packs DV and RV into one byte, so that each is extracted without a branch.
-const fn versions(dv: u8, rv: u8) -> u8 {
-    rv << 4 | dv
+/// Packs DV and RV as they stand in the two control bytes of a segment.
+const fn versions(dv: u8, rv: u8) -> u16 {
+    u16::from_le_bytes([dv, rv << 6])
 }
 
 impl Version {
@@ -40,7 +40,8 @@ impl Version {
     #[inline]
     #[must_use]
     pub const fn dv(self) -> u8 {
-        self as u8 & 0x0f
+        let [dv, _] = self.control_bytes().to_le_bytes();
+        dv
     }
 
     /// Returns the value of the RV field.
@@ -48,7 +49,14 @@ impl Version {
     #[inline]
     #[must_use]
     pub const fn rv(self) -> u8 {
-        self as u8 >> 4
+        let [_, rv] = self.control_bytes().to_le_bytes();
+        rv >> 6
+    }
+
+    /// Returns DV and RV where they stand in the two control bytes of a segment, little-endian.
+    #[inline]
+    pub(super) const fn control_bytes(self) -> u16 {
+        self as u16
     }
 }
 
@@ -131,37 +139,31 @@ pub enum HeaderError {
 }
 
 impl Tagged {
-    /// Parses the header of a tagged ULPDU whose first two bytes are `control` and `rsvd_ulp`,
-    /// apart from the L flag; `None` for any other ULPDU, valid or not.
+    /// Parses a header whose control byte was checked.
     #[inline(always)]
-    pub(crate) fn parse_expected(ulpdu: &[u8], version: Version, rsvd_ulp: u8) -> Option<Self> {
-        let (wire, _) = TaggedWire::ref_from_prefix(ulpdu).ok()?;
-        let last = wire.control & CONTROL_LAST != 0;
-        let is_version = wire.control & !CONTROL_LAST == CONTROL_TAGGED | version.dv();
-        // req: RDMAP-264
-        let is_expected = is_version && wire.rsvd_ulp == rsvd_ulp;
-        let (stag, to) = (wire.stag.get(), wire.to.get());
-        is_expected.then_some(Self { last, rsvd_ulp, stag, to })
+    pub(crate) fn from_bytes(bytes: &[u8; TAGGED_LEN]) -> Self {
+        let wire: &TaggedWire = zerocopy::transmute_ref!(bytes);
+        Self {
+            // req: DDP-042, DDP-043
+            last: wire.control & CONTROL_LAST != 0,
+            // req: DDP-054, DDP-119
+            rsvd_ulp: wire.rsvd_ulp,
+            // req: DDP-061
+            stag: wire.stag.get(),
+            // req: DDP-065, DDP-157, RDMAP-136, RDMAP-137
+            to: wire.to.get(),
+        }
     }
 }
 
 impl Untagged {
-    /// Parses the header of an untagged ULPDU whose first two bytes are `control` and `rsvd_ulp`,
-    /// apart from the L flag; `None` for any other ULPDU, valid or not.
+    /// Parses a header whose control byte was checked.
     #[inline(always)]
-    pub(crate) fn parse_expected(ulpdu: &[u8], version: Version, rsvd_ulp: u8) -> Option<Self> {
-        let (wire, _) = UntaggedWire::ref_from_prefix(ulpdu).ok()?;
-        let last = wire.control & CONTROL_LAST != 0;
-        let is_version = wire.control & !CONTROL_LAST == version.dv();
-        // req: RDMAP-264
-        let is_expected = is_version && wire.rsvd_ulp == rsvd_ulp;
-        is_expected.then(|| Self::from_wire(wire, last))
-    }
-
-    #[inline(always)]
-    fn from_wire(wire: &UntaggedWire, last: bool) -> Self {
+    pub(crate) fn from_bytes(bytes: &[u8; UNTAGGED_LEN]) -> Self {
+        let wire: &UntaggedWire = zerocopy::transmute_ref!(bytes);
         Self {
-            last,
+            // req: DDP-042, DDP-043
+            last: wire.control & CONTROL_LAST != 0,
             // req: DDP-072, DDP-119
             rsvd_ulp: wire.rsvd_ulp,
             // req: DDP-072, DDP-119, RDMAP-076, RDMAP-344
@@ -186,8 +188,6 @@ impl Header {
     pub fn parse(ulpdu: &[u8], version: Version) -> Result<Self, HeaderError> {
         let control = *ulpdu.first().ok_or(HeaderError::Truncated)?;
         let is_tagged = control & CONTROL_TAGGED != 0;
-        // req: DDP-042, DDP-043
-        let last = control & CONTROL_LAST != 0;
         // req: DDP-048
         if control & CONTROL_VERSION != version.dv() {
             return Err(if is_tagged {
@@ -196,25 +196,13 @@ impl Header {
                 HeaderError::VersionUntagged
             });
         }
-        // req: DDP-036, DDP-037, DDP-069
+        // req: DDP-036, DDP-037, DDP-069, DDP-088
         if is_tagged {
-            // req: DDP-088
-            let (wire, _) =
-                TaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
-            Ok(Self::Tagged(Tagged {
-                last,
-                // req: DDP-054, DDP-119
-                rsvd_ulp: wire.rsvd_ulp,
-                // req: DDP-061
-                stag: wire.stag.get(),
-                // req: DDP-065, DDP-157, RDMAP-136, RDMAP-137
-                to: wire.to.get(),
-            }))
+            let bytes = ulpdu.first_chunk().ok_or(HeaderError::Truncated)?;
+            Ok(Self::Tagged(Tagged::from_bytes(bytes)))
         } else {
-            // req: DDP-088
-            let (wire, _) =
-                UntaggedWire::ref_from_prefix(ulpdu).map_err(|_| HeaderError::Truncated)?;
-            Ok(Self::Untagged(Untagged::from_wire(wire, last)))
+            let bytes = ulpdu.first_chunk().ok_or(HeaderError::Truncated)?;
+            Ok(Self::Untagged(Untagged::from_bytes(bytes)))
         }
     }
 

@@ -3,7 +3,7 @@
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::wire::ddp::Version;
+use crate::wire::ddp::{CONTROL_LAST, CONTROL_TAGGED, TAGGED_LEN, Version};
 
 /// Length of the RDMA Read Request header, which follows the untagged DDP header, in bytes.
 pub const READ_REQUEST_LEN: usize = 28;
@@ -118,6 +118,42 @@ impl Opcode {
         };
         // req: RDMAP-045, RDMAP-048, RDMAP-049, RDMAP-057
         (version.rv() << 6) | code
+    }
+}
+
+/// Control bytes of DDP and RDMAP at the start of a segment, without the L flag and relative to the
+/// stream's DV and RV: one value for each form of segment, whatever the version.
+///
+/// The constants are the forms whose headers need no further check. Anything else, a reserved bit
+/// that is set included, has to be parsed with [`Header::parse`](crate::wire::ddp::Header::parse)
+/// and [`Opcode::parse`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SegmentControl(u16);
+
+impl SegmentControl {
+    /// RDMA Write.
+    pub(crate) const WRITE: Self = Self::new(CONTROL_TAGGED, Opcode::Write);
+    /// Send, neither solicited nor with Invalidate.
+    pub(crate) const SEND: Self =
+        Self::new(0, Opcode::Send { invalidate: false, solicited: false });
+    /// RDMA Read Response.
+    pub(crate) const READ_RESPONSE: Self = Self::new(CONTROL_TAGGED, Opcode::ReadResponse);
+    /// Shorter than any header.
+    const TRUNCATED: Self = Self(u16::MAX);
+
+    const fn new(ddp: u8, opcode: Opcode) -> Self {
+        Self(u16::from_le_bytes([ddp, opcode.control(Version::Rdmac)]))
+    }
+
+    /// Reads the control bytes of a ULPDU.
+    // req: RDMAP-264
+    #[inline(always)]
+    pub(crate) fn of(ulpdu: &[u8], version: Version) -> Self {
+        let Some(&[ddp, rdmap, ..]) = ulpdu.first_chunk::<TAGGED_LEN>() else {
+            return Self::TRUNCATED;
+        };
+        let control = u16::from_le_bytes([ddp, rdmap]) & !u16::from(CONTROL_LAST);
+        Self(control ^ version.control_bytes())
     }
 }
 

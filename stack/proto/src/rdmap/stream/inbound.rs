@@ -1,29 +1,255 @@
 //! Received ULPDUs: checks, placement, delivery.
+//!
+//! The two control bytes decide what becomes of a ULPDU ([`SegmentControl`]). Segments of Writes,
+//! Sends and Read Responses, valid and with reserved bits zero, are placed by `place_*_in_run`.
+//! They return any other with its header parsed, for [`Stream::process`] to check in full and to
+//! name the fault. (A Write is refused for a fault alone, which ends the stream.)
+//!
+//! [`SegmentControl`]: crate::wire::rdmap::SegmentControl
 
+use super::segment_run::{RunKind, SegmentRun};
 use super::{Indication, Stream};
 use crate::ddp::memory::{Access, Memory};
-use crate::ddp::regions::InvalidateFault;
+use crate::ddp::regions::{InvalidateFault, LastRegion};
 use crate::ddp::tagged;
-use crate::ddp::untagged::UntaggedFault;
+use crate::ddp::untagged::{DeliveredMessage, UntaggedFault};
 use crate::rdmap::fault::Fault;
-use crate::wire::ddp::{Header, HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
-use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
+use crate::wire::ddp::{Header, HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
+use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, SegmentControl};
 use crate::wire::rdmap_extensions::{IMMEDIATE_LEN, ImmediateData, QN_ATOMIC_RESPONSE};
 use crate::wire::terminate::Terminate;
 
-impl Stream {
-    /// Processes one ULPDU of an in-order stream with a valid CRC: checks, places and delivers it.
+/// Sinks of the ULPDUs placed before, for a run of them in one pass. To be replaced by
+/// [`LastSinks::NONE`] before [`Stream::process`], which may invalidate an STag.
+#[derive(Debug)]
+pub struct LastSinks {
+    writes: LastRegion,
+    /// Message that the last segment of a Send or Read Response was part of.
+    message: SegmentRun,
+}
+
+impl LastSinks {
+    /// For the first ULPDU.
+    pub const NONE: Self = Self { writes: LastRegion::NONE, message: SegmentRun::NONE };
+}
+
+/// Segment of this stream's versions, its header parsed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment {
+    header: Header,
+    opcode: Opcode,
+}
+
+impl Segment {
+    /// Parses the header of a ULPDU. Versions and opcode are checked before placement, so that no
+    /// byte of a message that RDMAP refuses is written to memory.
     ///
-    /// Versions and opcode are checked before placement, so that no byte of a message that RDMAP
-    /// refuses is written to memory.
+    /// # Errors
+    /// [`Fault::Header`], [`Fault::Control`].
+    fn parse(ulpdu: &[u8], version: Version) -> Result<Self, Fault> {
+        let header = Header::parse(ulpdu, version).map_err(Fault::Header)?;
+        let opcode = Opcode::parse(header.rsvd_ulp(), version).map_err(Fault::Control)?;
+        Ok(Self { header, opcode })
+    }
+
+    /// Returns the payload of the ULPDU from which the segment was parsed.
+    pub(crate) fn payload(self, ulpdu: &[u8]) -> &[u8] {
+        &ulpdu[self.header.wire_len()..]
+    }
+}
+
+/// Result of placing a segment in a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Placement {
+    /// A segment was placed, and not the last of its message.
+    Segment,
+    /// The last segment of a Send was placed: the message is to be delivered.
+    Message(DeliveredMessage),
+    /// Nothing was done: the segment is for [`Stream::process`].
+    Refused(Segment),
+}
+
+/// In-order segments whose control bytes were checked, placed in the fewest instructions.
+impl Stream {
+    /// Places an RDMA Write (RFC 5040 section 5.1). False, with nothing done: it is not valid.
+    #[inline(always)]
+    pub(crate) fn place_write_in_run(
+        &self,
+        memory: &impl Memory,
+        header: &[u8; TAGGED_LEN],
+        payload: &[u8],
+        sinks: &mut LastSinks,
+    ) -> bool {
+        let header = Tagged::from_bytes(header);
+        // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
+        // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
+        if payload.is_empty() {
+            return true;
+        }
+        // Association, rights and bounds (RFC 5041 sections 7.1 and 8.2).
+        let (regions, needed, len) = (memory.regions(), Access::REMOTE_WRITE, payload.len());
+        let last = &mut sinks.writes;
+        let range = regions.resolve_in_run(last, header.stag, self.scope, needed, header.to, len);
+        range.map(|range| memory.place(range, payload)).is_some()
+    }
+
+    /// Places a segment of a Send if it is the next of the message placed before, and not its last.
+    /// Its header is compared with the expected one.
+    #[inline(always)]
+    pub(crate) fn continue_send(
+        &mut self,
+        memory: &impl Memory,
+        ulpdu: &[u8],
+        sinks: &mut LastSinks,
+    ) -> bool {
+        if sinks.message.kind() != RunKind::Send {
+            return false;
+        }
+        let placed = sinks.message.place_send(memory, ulpdu);
+        placed.map(|len| self.recv_queue.advance(len)).is_some()
+    }
+
+    /// As [`Stream::continue_send`], of a Read Response.
+    #[inline(always)]
+    pub(crate) fn continue_read_response(
+        &mut self,
+        memory: &impl Memory,
+        ulpdu: &[u8],
+        sinks: &mut LastSinks,
+    ) -> bool {
+        if sinks.message.kind() != RunKind::ReadResponse {
+            return false;
+        }
+        let placed = sinks.message.place_read_response(memory, ulpdu);
+        placed.map(|len| self.requester.advance_response(len)).is_some()
+    }
+
+    /// Places a segment of a Send: the last of the message placed before, or the first of a run
+    /// (RFC 5040 section 5.3).
+    #[inline(always)]
+    pub(crate) fn place_send_in_run(
+        &mut self,
+        memory: &impl Memory,
+        ulpdu: &[u8],
+        header: &[u8; UNTAGGED_LEN],
+        sinks: &mut LastSinks,
+    ) -> Placement {
+        let run = &mut sinks.message;
+        if run.kind() == RunKind::Send {
+            let placed = run.place_last_of_send(memory, ulpdu);
+            if let Some(message) = placed.and_then(|len| self.recv_queue.deliver(len)) {
+                return Placement::Message(message);
+            }
+        }
+        sinks.message = SegmentRun::NONE;
+        let header = Untagged::from_bytes(header);
+        let payload = &ulpdu[UNTAGGED_LEN..];
+        if header.qn != QN_SEND || payload.is_empty() {
+            return refused(Header::Untagged(header), SEND);
+        }
+        // The segment expected next, in a buffer of one element (RFC 5041 section 7.1).
+        let sink = self.recv_queue.rest_of_sink(memory, self.scope, &header);
+        let Some(mut sink) = sink else { return refused(Header::Untagged(header), SEND) };
+        if !header.last {
+            // It begins a run.
+            if let Some(mut run) = SegmentRun::of_send(ulpdu, sink)
+                && let Some(len) = run.place_send(memory, ulpdu)
+            {
+                sinks.message = run;
+                self.recv_queue.advance(len);
+                return Placement::Segment;
+            }
+        } else if payload.len() <= sink.len() {
+            memory.place(sink.take_front(payload.len()), payload);
+            #[expect(clippy::cast_possible_truncation, reason = "a sink has less than 2^32 bytes")]
+            if let Some(message) = self.recv_queue.deliver(payload.len() as u32) {
+                return Placement::Message(message);
+            }
+        }
+        refused(Header::Untagged(header), SEND)
+    }
+
+    /// Places a segment of a Read Response that begins a run, but not its last (RFC 5040 section
+    /// 5.2.2).
+    #[inline(always)]
+    pub(crate) fn place_read_response_in_run(
+        &mut self,
+        memory: &impl Memory,
+        ulpdu: &[u8],
+        header: &[u8; TAGGED_LEN],
+        sinks: &mut LastSinks,
+    ) -> Placement {
+        sinks.message = SegmentRun::NONE;
+        // The segment continues the response to the oldest outstanding Read.
+        let header = Tagged::from_bytes(header);
+        if let Some(mut run) = self.run_of_read_response(memory, &header, ulpdu)
+            && let Some(len) = run.place_read_response(memory, ulpdu)
+        {
+            sinks.message = run;
+            self.requester.advance_response(len);
+            return Placement::Segment;
+        }
+        refused(Header::Tagged(header), Opcode::ReadResponse)
+    }
+
+    fn run_of_read_response(
+        &self,
+        memory: &impl Memory,
+        header: &Tagged,
+        ulpdu: &[u8],
+    ) -> Option<SegmentRun> {
+        let sink = self.requester.rest_of_sink()?;
+        if header.last || (header.stag, header.to) != (sink.lkey, sink.addr) {
+            return None;
+        }
+        let (regions, needed) = (memory.regions(), Access::LOCAL_WRITE);
+        let range = regions.resolve(sink.lkey, self.scope, needed, sink.addr, sink.len as usize);
+        SegmentRun::of_read_response(ulpdu, range.ok()?)
+    }
+}
+
+/// Send without Invalidate and Solicited Event.
+const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
+
+const fn refused(header: Header, opcode: Opcode) -> Placement {
+    Placement::Refused(Segment { header, opcode })
+}
+
+impl Stream {
+    /// Returns the form of a ULPDU of this stream.
+    #[inline(always)]
+    pub(crate) fn control_of(&self, ulpdu: &[u8]) -> SegmentControl {
+        SegmentControl::of(ulpdu, self.version)
+    }
+
+    /// Processes one ULPDU of an in-order stream with a valid CRC: checks, places and delivers it.
     ///
     /// # Errors
     /// [`Fault`]: the caller ends the stream with [`Stream::fail`].
     pub fn on_ulpdu(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Result<Indication, Fault> {
-        let header = Header::parse(ulpdu, self.version).map_err(Fault::Header)?;
-        let opcode = Opcode::parse(header.rsvd_ulp(), self.version).map_err(Fault::Control)?;
-        let payload = &ulpdu[header.wire_len()..];
-        match (header, opcode) {
+        let segment = self.parse(ulpdu)?;
+        self.process(memory, &segment, segment.payload(ulpdu))
+    }
+
+    /// Parses the header of a ULPDU of this stream.
+    ///
+    /// # Errors
+    /// As [`Segment::parse`].
+    pub(crate) fn parse(&self, ulpdu: &[u8]) -> Result<Segment, Fault> {
+        Segment::parse(ulpdu, self.version)
+    }
+
+    /// Processes a ULPDU as [`Stream::on_ulpdu`], from its parsed header on.
+    ///
+    /// # Errors
+    /// As [`Stream::on_ulpdu`].
+    pub(crate) fn process(
+        &mut self,
+        memory: &impl Memory,
+        segment: &Segment,
+        payload: &[u8],
+    ) -> Result<Indication, Fault> {
+        match (segment.header, segment.opcode) {
             // req: RDMAP-036, RDMAP-134
             (Header::Tagged(header), Opcode::Write) => self.place_write(memory, &header, payload),
             // req: RDMAP-162, DDP-054
@@ -54,11 +280,13 @@ impl Stream {
         if self.failed {
             return false;
         }
-        let Ok(Header::Tagged(header)) = Header::parse(ulpdu, self.version) else { return false };
         // req: DDP-114, RDMAP-210, RDMAP-264
-        let is_write = Opcode::parse(header.rsvd_ulp, self.version) == Ok(Opcode::Write);
-        let payload = &ulpdu[TAGGED_LEN..];
-        is_write && self.place_write(memory, &header, payload).is_ok()
+        let Ok(Segment { header: Header::Tagged(header), opcode: Opcode::Write }) =
+            self.parse(ulpdu)
+        else {
+            return false;
+        };
+        self.place_write(memory, &header, &ulpdu[TAGGED_LEN..]).is_ok()
     }
 
     /// RDMA Write placement (RFC 5040 section 5.1).
@@ -148,10 +376,12 @@ impl Stream {
     // req: RDMAP-192
     #[cold]
     pub fn drain_ulpdu(&mut self, ulpdu: &[u8]) -> Option<Indication> {
-        let Ok(Header::Untagged(header)) = Header::parse(ulpdu, self.version) else { return None };
-        let opcode = Opcode::parse(header.rsvd_ulp, self.version);
-        let is_terminate = (header.qn, opcode) == (QN_TERMINATE, Ok(Opcode::Terminate));
-        (is_terminate && self.awaits_terminate())
+        let Ok(Segment { header: Header::Untagged(header), opcode: Opcode::Terminate }) =
+            self.parse(ulpdu)
+        else {
+            return None;
+        };
+        (header.qn == QN_TERMINATE && self.awaits_terminate())
             .then(|| self.on_terminate(&header, &ulpdu[UNTAGGED_LEN..]))
     }
 }

@@ -13,7 +13,7 @@ use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 
 mod extensions;
-mod fast_path;
+mod runs;
 mod terminate_table;
 
 const PD: u32 = 1;
@@ -159,7 +159,7 @@ fn msn_wraps_to_zero() {
             assert_eq!(ulpdu[10..14], msn.to_be_bytes());
             if is_short_way {
                 let mut sinks = LastSinks::NONE;
-                let placed = fast_path::place_fast(&mut right, &ulpdu, &mut sinks);
+                let placed = runs::place_fast(&mut right, &ulpdu, &mut sinks);
                 assert!(placed.is_some(), "{msn:#x}");
             } else {
                 assert!(right.on_ulpdu(&ulpdu).is_ok(), "{msn:#x}");

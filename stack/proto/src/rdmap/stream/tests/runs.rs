@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::rdmap::operation::SgList;
-use crate::wire::rdmap::QN_SEND;
+use crate::wire::rdmap::{QN_SEND, SegmentControl};
 
 const LEN: u32 = 300;
 const MULPDU: usize = 128;
@@ -59,19 +59,28 @@ pub(super) fn place_fast(
     sinks: &mut LastSinks,
 ) -> Option<Indication> {
     let Fixture { stream, arena, .. } = receiver;
-    if stream.place_if_write(arena, ulpdu, sinks) {
-        return Some(Indication::Placed);
-    }
-    let mut placed = stream.place_if_continued(arena, ulpdu, sinks);
-    if placed == Placement::None {
-        placed = stream.place_if_first(arena, ulpdu, sinks);
-    }
+    let placed = match stream.control_of(ulpdu) {
+        SegmentControl::WRITE => {
+            let (header, payload) = ulpdu.split_first_chunk()?;
+            let is_placed = stream.place_write_in_run(arena, header, payload, sinks);
+            return is_placed.then_some(Indication::Placed);
+        }
+        SegmentControl::SEND if stream.continue_send(arena, ulpdu, sinks) => Placement::Segment,
+        SegmentControl::READ_RESPONSE if stream.continue_read_response(arena, ulpdu, sinks) => {
+            Placement::Segment
+        }
+        SegmentControl::SEND => stream.place_send_in_run(arena, ulpdu, ulpdu.first_chunk()?, sinks),
+        SegmentControl::READ_RESPONSE => {
+            stream.place_read_response_in_run(arena, ulpdu, ulpdu.first_chunk()?, sinks)
+        }
+        _ => return None,
+    };
     match placed {
         Placement::Segment => Some(Indication::Placed),
         Placement::Message(message) => {
             Some(Indication::Received { message, solicited: false, invalidated: None })
         }
-        Placement::None => None,
+        Placement::Refused(_) => None,
     }
 }
 
