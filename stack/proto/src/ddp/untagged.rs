@@ -136,6 +136,7 @@ impl BufferQueue {
         header: &Untagged,
         payload: &[u8],
     ) -> Result<Option<DeliveredMessage>, UntaggedFault> {
+        // RFC 5041 section 7.1: the MSN is the next one expected, as the stream is in order.
         let ahead = Seq(header.msn) - self.msn;
         let is_old = Seq(header.msn) < self.msn;
         // req: DDP-148, DDP-149, DDP-179
@@ -148,8 +149,10 @@ impl BufferQueue {
                 UntaggedFault::MsnRange
             });
         }
+        // Section 7.1: a buffer is posted for it.
         // req: DDP-010, DDP-145, DDP-154, DDP-178
         let Some(buffer) = self.rq.front() else { return Err(UntaggedFault::NoBuffer) };
+        // Section 7.1: the MO continues the message without a gap.
         // req: DDP-146, DDP-180
         if header.mo != self.next_mo {
             return Err(UntaggedFault::MessageOffset);
@@ -157,15 +160,18 @@ impl BufferQueue {
         let offset = u64::from(self.next_mo);
         let end = offset + payload.len() as u64;
         let (wr_id, sg_list) = (buffer.wr_id(), buffer.sg_list());
+        // Section 7.1: the payload ends within the buffer.
         // req: DDP-004, DDP-147, DDP-181, RDMAP-172
         if end > sgl::len(&sg_list) {
             return Err(UntaggedFault::TooLong { wr_id });
         }
         let Ok(end) = u32::try_from(end) else { return Err(UntaggedFault::TooLong { wr_id }) };
+        // Section 5.2: placement; a buffer that is not registered as claimed is a local error.
         sgl::scatter(memory, scope, &sg_list, offset, payload)
             .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
         // req: DDP-097, DDP-118
         self.next_mo = end;
+        // Section 5.4: the L flag completes the message, which is then delivered.
         // req: DDP-042, DDP-043, RDMAP-016, RDMAP-220
         if !header.last {
             return Ok(None);

@@ -186,11 +186,14 @@ impl Deframer {
         pool: &'a mut FpduPool,
         (memory, peer): (PartialMemory, u8),
     ) -> Result<Option<Ulpdu<'a>>, DeframeError> {
+        // The caller is done with the ULPDU returned last.
         if self.partial.as_ref().is_some_and(PartialFpdu::is_delivered) {
             self.reset(pool, peer);
         }
         while !bytes.is_empty() {
             if self.partial.is_none() {
+                // RFC 5044 section 4.1: an FPDU that is complete in these bytes is not copied,
+                // except to remove its markers.
                 let run = bytes.run();
                 if let Some((ulpdu_len, used)) =
                     locate(&mut self.marker_state, run, crc, &mut pool.scratch)?
@@ -200,6 +203,7 @@ impl Deframer {
                     let ulpdu = &fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len];
                     return Ok(Some(Ulpdu { bytes: ulpdu, is_reassembled: false }));
                 }
+                // Its start is kept until the rest arrives, if there is memory for it.
                 if memory == PartialMemory::Scarce && pool.is_under_pressure() {
                     return Err(DeframeError::NoMemory);
                 }
@@ -210,6 +214,7 @@ impl Deframer {
             if !self.extend(now, bytes, pool, (memory, peer)) {
                 return Err(DeframeError::NoMemory);
             }
+            // Sections 4.3 and 4.4: markers and CRC are checked once all of it has arrived.
             let Some(partial) = &mut self.partial else { break };
             let found = locate(&mut self.marker_state, &partial.bytes, crc, &mut pool.scratch)?;
             if let Some((ulpdu_len, _)) = found {
@@ -302,6 +307,8 @@ impl Deframer {
         mut place: impl FnMut(&[u8]) -> bool,
     ) -> OooPlacement {
         let Some(marked) = &mut self.marker_state else { return OooPlacement::Deferred };
+        // RFC 5044 section 4.3: an FPDU starts where the last one located ended, or where the
+        // first FPDUPTR points to.
         let phase = marked.markers.phase(seq);
         // req: MPA-126
         let start = match marked.ooo_fpdu_start {
@@ -311,6 +318,7 @@ impl Deframer {
                 None => return OooPlacement::Deferred,
             },
         };
+        // Section 4.4: every FPDU is verified before any is placed.
         let first = markers::advance_phase(phase, start);
         let (mut end, mut at) = (start, first);
         loop {
@@ -325,6 +333,7 @@ impl Deframer {
                 Err(_) => return OooPlacement::Corrupt,
             }
         }
+        // RFC 5041 section 5.3: placement in any order; delivery waits for the order.
         let mut is_deferred = start > 0 || end < run.len();
         let (mut rest, mut at, mut count) = (&run[start..end], first, 0);
         while let Ok(Some((ulpdu, used))) = markers::parse(rest, at, false, &mut pool.scratch) {
@@ -334,6 +343,7 @@ impl Deframer {
             rest = &rest[used..];
             at = markers::advance_phase(at, used);
         }
+        // The bytes after the run begin with an FPDU.
         marked.ooo_fpdu_start = Some(seq + u32::try_from(end).unwrap_or(0));
         if is_deferred { OooPlacement::Deferred } else { OooPlacement::Placed(count) }
     }

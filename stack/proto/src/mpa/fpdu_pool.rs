@@ -38,7 +38,7 @@ pub struct FpduPool {
     free_bytes: usize,
     buffers_in_use: usize,
     bytes_in_use: usize,
-    /// Those of buffers beyond the smallest class, which the limit counts.
+    /// Bytes of buffers in use beyond the smallest class, which the limit counts.
     large_bytes_in_use: usize,
     /// These by group of peers.
     large_bytes_by_peer: Box<[usize; 1 << u8::BITS]>,

@@ -144,6 +144,7 @@ pub const fn check_request(request: &Startup) -> Result<(), NegotiationError> {
 /// (RFC 6581 section 9.1), but not above [`Offer::ird_max`] and [`READ_DEPTH_MAX`], nor from 0.
 #[must_use]
 pub fn accept(request: &Startup, offer: Offer, private_data: PrivateData) -> (Startup, Negotiated) {
+    // RFC 5044 section 7.1.1: CRCs if either peer requests them, markers as the receiver does.
     let mut negotiated = Negotiated {
         crc: request.crc || offer.crc,
         markers_in: offer.markers,
@@ -151,10 +152,12 @@ pub fn accept(request: &Startup, offer: Offer, private_data: PrivateData) -> (St
         version: Version::Ietf,
         ..Negotiated::rdmac(offer)
     };
+    // RFC 5044 appendix C: a peer of the RDMA Consortium negotiates nothing.
     if request.revision == 0 {
         negotiated = Negotiated::rdmac(offer);
     }
     let enhanced = request.enhanced.map(|requested| {
+        // RFC 6581 section 9.1: ORD at most the peer's IRD, IRD at least the peer's ORD.
         let mut enhanced = Enhanced::default();
         if requested.ird == NOT_NEGOTIATED {
             enhanced.ord = NOT_NEGOTIATED;
@@ -168,6 +171,7 @@ pub fn accept(request: &Startup, offer: Offer, private_data: PrivateData) -> (St
             negotiated.ird = negotiated.ird.max(requested.ord).min(offer.ird_limit());
             enhanced.ird = negotiated.ird;
         }
+        // RFC 6581 section 9.2: RTR messages that both peers support.
         if requested.peer_to_peer {
             let accepted = offer.accepted_rtr();
             let common = RtrKinds::from_enhanced(&requested).intersection(accepted);
@@ -227,6 +231,7 @@ pub fn process_reply(
             Err(NegotiationError::ReplyMismatch)
         };
     }
+    // RFC 5044 section 7.1.1, RFC 6581 section 9: the reply has the revision of the request.
     if reply.revision != revision || reply.enhanced.is_some() != (revision >= 2) {
         return Err(NegotiationError::ReplyMismatch);
     }
@@ -238,6 +243,7 @@ pub fn process_reply(
         ..Negotiated::rdmac(offer)
     };
     if let Some(enhanced) = reply.enhanced {
+        // RFC 6581 section 9.1: ORD at most the responder's IRD, and an IRD for its ORD.
         if enhanced.ird != NOT_NEGOTIATED {
             negotiated.ord = negotiated.ord.min(enhanced.ird);
         }
@@ -247,6 +253,7 @@ pub fn process_reply(
             }
             negotiated.ird = negotiated.ird.max(enhanced.ord);
         }
+        // RFC 6581 section 9.2: one RTR message of those that the responder accepts.
         if offer.peer_to_peer {
             let common = offer.rtr.intersection(RtrKinds::from_enhanced(&enhanced));
             negotiated.rtr = common.choose().filter(|_| enhanced.peer_to_peer);

@@ -258,6 +258,7 @@ impl Requester {
         let wqe = entry.wqe(&self.sq);
         let chunk = Chunk { offset: self.offset, remaining: u64::from(entry.len) - self.offset };
         let (send_msn, read_msn) = (self.send_msn.0, self.read_msn.0);
+        // RFC 5040 section 4: one kind of message for each operation.
         let mut builder = SegmentBuilder { memory, scope, version, out };
         let segment = match entry.opcode() {
             WqeOpcode::Send => builder.send(&wqe, chunk, send_msn),
@@ -273,6 +274,7 @@ impl Requester {
                 builder.atomic(&wqe.sge(0), &request, read_msn)
             }
             WqeOpcode::Immediate => Ok(builder.immediate(&wqe, send_msn)),
+            // Local operations send nothing; a refused one ends the stream here, in its turn.
             WqeOpcode::Bind | WqeOpcode::Invalidate => match entry.progress {
                 Progress::LocalOpFailed(fault) => Err(fault),
                 _ => return Ok(0),
@@ -285,6 +287,7 @@ impl Requester {
                 return Err(fault);
             }
         };
+        // RFC 5041 section 5.2: the next segment goes on where this one ends.
         // req: RDMAP-218, DDP-115
         if segment.last {
             self.offset = 0;

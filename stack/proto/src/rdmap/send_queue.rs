@@ -1,7 +1,7 @@
 //! Send queue in memory (verbs: SQ): a [work queue](crate::work_queue) of [`SendWr`]s, each encoded
 //! in one slot or two ([`wqe`]).
 //!
-//! What the stack has to remember of a request is in the requester's own entry.
+//! The state of a request is not here but in the requester's entry of it.
 
 use crate::device::Device;
 use crate::rdmap::operation::{MESSAGE_LEN_MAX, SendWr};

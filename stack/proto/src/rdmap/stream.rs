@@ -70,7 +70,7 @@ pub struct Stream {
     /// Receive queue: buffers for Sends of the peer.
     pub recv_queue: BufferQueue,
     responder: Responder,
-    /// Of a request and a response that can both be built, the response is next.
+    /// The response is next if a request and a response can both be built.
     prefers_responses: bool,
     /// RFC 7306 is enabled.
     extensions: bool,

@@ -68,10 +68,10 @@ pub struct ConnParam {
     /// implies markers, CRCs, and the versions 0 of DDP and RDMAP (see
     /// [`ConnParam::rdmap_draft00`]).
     pub revision: u8,
-    /// Where the versions are not those of the IETF (revision 0, [`Start::Immediate`],
-    /// [`Start::Streaming`]): RDMAP of draft-ietf-rddp-rdmap-00, with RV 1, over DDP with DV 0.
-    /// Without it both are 0, as with the RDMA Consortium's. This is not negotiated: both
-    /// applications have to be configured for it.
+    /// RDMAP of draft-ietf-rddp-rdmap-00, with RV 1, over DDP with DV 0. It applies only if the
+    /// versions are not the IETF's (revision 0, [`Start::Immediate`], [`Start::Streaming`]). If
+    /// false, both versions are 0, as in the RDMA Consortium's specifications. This is not
+    /// negotiated: configure both applications alike.
     pub rdmap_draft00: bool,
     /// Requests peer-to-peer mode (revision 2), in which either end may send first: the initiator's
     /// stack then sends a ready-to-receive (RTR) message.
@@ -333,7 +333,7 @@ impl EndReason {
     }
 }
 
-/// What happened, in one line: [`EndReason::error`] has the code.
+/// Describes the reason in one line; [`EndReason::error`] has the code.
 impl fmt::Display for EndReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SENT: EndNames = EndNames { whose: "the peer's", reporter: "this end" };

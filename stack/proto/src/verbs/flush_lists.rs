@@ -15,7 +15,7 @@ const NONE: u32 = u32::MAX;
 /// List of queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ListId {
-    /// Those not looked at yet: it is not known what they wait for.
+    /// Queue pairs not visited yet: the completion queue that they wait for is unknown.
     New,
     Cq(CqId),
 }

@@ -56,7 +56,7 @@ pub(crate) struct Qp {
     pub(crate) recv_cq: CqId,
     /// Connection of the queue pair.
     pub(crate) conn: Option<u32>,
-    /// What few queue pairs have, and most of those at their end.
+    /// State that few queue pairs have before their end.
     rare: Option<Box<Rare>>,
     /// A request completed in error, or after an overrun was reported: those after it are flushed,
     /// even if they succeeded.
@@ -385,9 +385,11 @@ impl Qp {
         verbs: &mut Verbs<M, C>,
         budget: &mut usize,
     ) -> FlushResult {
+        // Before the error state: only rejected requests wait.
         if self.state != QpState::Error {
             return self.complete_others(verbs, budget);
         }
+        // Receives that completed before the end, and found the completion queue full.
         if let Some(rare) = &mut self.rare {
             while let Some(&wc) = rare.pending_wc.front() {
                 if *budget == 0 {
@@ -400,6 +402,7 @@ impl Qp {
                 rare.pending_wc.pop_front();
             }
         }
+        // The send queue, in posting order.
         while let Some((request, mut outcome)) = self.stream.requester.flushed() {
             if *budget == 0 {
                 return FlushResult::Again;
@@ -409,6 +412,7 @@ impl Qp {
                 outcome = RequestOutcome::Flushed;
             }
             if request.signaled || outcome != RequestOutcome::Success {
+                // The request that the peer's Terminate refers to has a status of its own.
                 let oldest = self.stream.requester.oldest_number();
                 let refused = self.rare.as_ref().and_then(|rare| rare.terminated_request);
                 let refused = refused.filter(|(number, _)| *number == oldest);
@@ -421,6 +425,7 @@ impl Qp {
             }
             self.stream.requester.pop();
         }
+        // The receive queue.
         while let Some(buffer) = self.stream.recv_queue.front() {
             if *budget == 0 {
                 return FlushResult::Again;

@@ -80,8 +80,8 @@ pub(super) struct Srq {
     /// number; and how often the limit had been armed then.
     top_taker: Option<(QpId, u64)>,
     top_arm_count: u64,
-    /// That queue pair was destroyed while the limit was armed: slot from which the search for the
-    /// next one continues at the end of a pass that took buffers. Visiting all at each destruction
+    /// Slot from which the search for the next one continues at the end of a pass that took
+    /// buffers. Set if that queue pair was destroyed while the limit was armed. Visiting all at each destruction
     /// would make the end of many quadratic.
     search_from: Option<usize>,
     /// Number of queue pairs attached.

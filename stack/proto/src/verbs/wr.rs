@@ -60,7 +60,7 @@ pub enum PostError {
     NoSuchQp,
 }
 
-/// What a connection allows to be posted to its send queue.
+/// Rights of a connection to post to its send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRights {
     /// The connection grants RDMA Reads and atomic operations: ORD is not 0.

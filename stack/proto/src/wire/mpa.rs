@@ -97,6 +97,7 @@ impl Startup {
             FrameKind::Request => KEY_REQUEST,
             FrameKind::Reply => KEY_REPLY,
         };
+        // RFC 5044 section 7.1.1: the key, as far as it has arrived.
         let seen = bytes.len().min(key.len());
         if bytes[..seen] != key[..seen] {
             return Err(StartupError::BadKey);
@@ -105,6 +106,7 @@ impl Startup {
             return Ok(None);
         };
         let (flags, revision) = (header[16], header[17]);
+        // Section 7.1.1: PD_Length is at most 512.
         let data_len = usize::from(u16::from_be_bytes([header[18], header[19]]));
         if data_len > PRIVATE_DATA_LEN_MAX {
             return Err(StartupError::PrivateDataTooLong);
@@ -115,6 +117,7 @@ impl Startup {
             return Err(StartupError::EnhancedTruncated);
         }
         let Some(mut data) = rest.get(..data_len) else { return Ok(None) };
+        // RFC 6581 section 9: the enhanced data comes first and is not the application's.
         let mut enhanced = None;
         if is_enhanced {
             let (block, own) = data.split_at(ENHANCED_LEN);

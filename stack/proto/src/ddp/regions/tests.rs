@@ -352,7 +352,7 @@ fn windows_end_with_their_region_and_retired_windows_cannot_bind() {
     assert_eq!(table.bind(&requests[2], SCOPE), Err(MemoryFault::InvalidStag));
 }
 
-/// Of two concurrent invalidations exactly one finds the STag valid, and the region's count of
+/// Exactly one of two concurrent invalidations finds the STag valid, and the region's count of
 /// bound windows is correct afterwards.
 #[test]
 fn one_of_two_concurrent_invalidations_wins() {

@@ -187,6 +187,7 @@ impl FragmentQueue {
                 InsertOutcome::Conflict
             };
         }
+        // RFC 5722: overlapping fragments discard the packet.
         let overlaps = at > 0 && self.fragments[at - 1].end() > fragment.start
             || self.fragments.get(at).is_some_and(|next| next.start < fragment.end());
         let end = fragment.end();
@@ -198,15 +199,18 @@ impl FragmentQueue {
         if overlaps || !fits || self.fragments.len() >= FRAGMENT_COUNT_MAX {
             return InsertOutcome::Conflict;
         }
+        // RFC 8200 section 4.5: the first fragment has the headers of the packet.
         if part.offset == 0 {
             let Some(header) = Header::from_first_fragment(head, packet, part) else {
                 return InsertOutcome::Conflict;
             };
             self.header = Some(header);
         }
+        // The last one has its length.
         if !part.more {
             self.total_len = Some(end);
         }
+        // RFC 3168 section 5.3: CE in one fragment marks the packet.
         self.ce_marked |= has_ce(packet);
         self.received_len += fragment.bytes.len();
         // req: MPA-168, MPA-170

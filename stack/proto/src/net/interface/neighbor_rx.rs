@@ -57,6 +57,7 @@ impl Interface {
         port: &mut Port<'_, D>,
     ) -> Option<Received> {
         let (IpAddr::V6(src), IpAddr::V6(dst)) = (packet.src, packet.dst) else { return None };
+        // Addressed to this host, or to a group that it has joined.
         let is_for_us = if dst.is_multicast() {
             self.routing
                 .addresses()
@@ -73,11 +74,13 @@ impl Interface {
         if has_options && let Some(query) = mld::parse(src, dst, packet.hop_limit, message) {
             return self.on_mld_query(now, &query).then_some(Received::Handled);
         }
+        // RFC 4861 section 7.1: an invalid message is discarded.
         match ndp::parse(src, dst, packet.hop_limit, message)? {
             ndp::Message::Solicitation { mac: Some(mac), .. } if !ethernet::is_unicast(mac) => {
                 return None;
             }
             ndp::Message::Solicitation { target, source, mac } => {
+                // Section 7.2.3: the solicitor's address updates its entry.
                 let solicitor = source.map(|ip| (ip, mac.unwrap_or(sender_mac)));
                 if let (Some(source), Some(_)) = (source, mac) {
                     let ip = source.into();
@@ -88,6 +91,7 @@ impl Interface {
                 if source.is_some_and(|ip| !self.routing.is_other_host(ip.into())) {
                     return None;
                 }
+                // Section 7.2.4: the answer, if the target is an address of this host.
                 if self.routing.is_local(target.into()) && self.limits.neighbor_replies.admits(now)
                 {
                     let link = self.link;
@@ -96,6 +100,7 @@ impl Interface {
                     });
                 }
             }
+            // Section 7.2.5.
             ndp::Message::Advertisement { target, mac, solicited, overrides } => {
                 let advert = Advert { ip: target.into(), mac, solicited, overrides };
                 self.on_neighbor_advert(now, &advert, port)?;

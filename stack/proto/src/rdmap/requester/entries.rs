@@ -1,5 +1,5 @@
-//! Requester's own state of the posted requests: what it writes, and what it reads often, is here
-//! and not in their slots of the send queue.
+//! Per-request state of the requester. It is separate from the slots of the send queue, so that the
+//! stack never writes a line that the application reads.
 
 use crate::ddp::memory::MemoryFault;
 use crate::device::Device;

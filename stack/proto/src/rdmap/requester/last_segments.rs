@@ -38,12 +38,14 @@ impl Requester {
             Some(body)
         };
         while let Some(entry) = self.entries.unbuilt_after_mut(count) {
+            // Of the first request the rest, of the others all.
             let Ok(len) = usize::try_from(u64::from(entry.len) - offset) else { break };
             if entry.progress != Progress::Queued {
                 break;
             }
             let wqe = entry.wqe(&self.sq);
             if entry.control.is_plain_write() && len > 0 {
+                // From registered memory: one element, without a fence.
                 let sge = wqe.first_sge();
                 let Some(at) = sge.addr.checked_add(offset) else { break };
                 let (regions, needed) = (memory.regions(), Access::LOCAL_READ);
@@ -53,6 +55,7 @@ impl Requester {
                 let Some(body) = begin(&wqe, offset, len) else { break };
                 memory.fetch(range, body);
             } else {
+                // From the slots of the request. RFC 5040 section 5.5: a fence waits for Reads.
                 let is_fenced = offset == 0 && !self.outstanding.is_empty();
                 if !is_inline_or_empty(entry, is_fenced) {
                     break;

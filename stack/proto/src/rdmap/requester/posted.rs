@@ -5,13 +5,13 @@ use super::{Rejection, Requester};
 use crate::rdmap::operation::SendWr;
 use crate::rdmap::send_queue::wqe::{Control, OpcodeSet};
 
-/// What is rejected of the requests that are taken from the send queue: the connection may have
-/// changed after they were posted.
+/// Operations that are rejected when requests are taken from the send queue: the connection may
+/// have changed after they were posted.
 #[derive(Clone, Copy, Debug)]
 pub struct Admission {
     /// Operations that are rejected.
     pub rejected: OpcodeSet,
-    /// Why they are.
+    /// Reason for the rejection.
     pub reason: Rejection,
 }
 

@@ -124,10 +124,10 @@ impl OpcodeSet {
     pub const NONE: Self = Self(0);
     /// All operations.
     pub const ALL: Self = Self(u16::MAX);
-    /// Those that use an ORD credit.
+    /// Operations that use an ORD credit.
     pub const ANSWERED: Self =
         Self::new(&[WqeOpcode::Read, WqeOpcode::FetchAdd, WqeOpcode::Swap, WqeOpcode::CmpSwap]);
-    /// Those of RFC 7306.
+    /// Operations of RFC 7306.
     pub const EXTENSIONS: Self = Self::new(&[
         WqeOpcode::WriteImmediate,
         WqeOpcode::FetchAdd,

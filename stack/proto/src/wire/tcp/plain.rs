@@ -104,6 +104,7 @@ impl HeaderTemplate {
         mode: ChecksumMode,
     ) -> Option<PlainSegment> {
         const { assert!(LEN == L3 + IP_LEN + TCP_LEN) };
+        // Ethernet: from the wire to this port and VLAN.
         let head = frame.head();
         let fixed = head.first_chunk::<LEN>()?;
         if fixed[..6] != self.macs[6..] {
@@ -114,6 +115,7 @@ impl HeaderTemplate {
         {
             return None;
         }
+        // IP: addresses of the connection, no options or extensions, no fragment.
         let (ecn, end) = if IP_LEN == IPV4_LEN {
             self.match_v4::<L3>(fixed)?
         } else {
@@ -125,7 +127,7 @@ impl HeaderTemplate {
         if ports != u32::from_ne_bytes(self.ports) {
             return None;
         }
-        // Data offset, in words.
+        // Data offset, in words: no options, or timestamps alone (RFC 7323 appendix A).
         let (start, ts) = match tcp[12] >> 4 {
             5 => (LEN, None),
             8 => {
@@ -140,6 +142,7 @@ impl HeaderTemplate {
         if end < start || end > head.len() {
             return None;
         }
+        // Checksums that the port has not verified.
         if mode != ChecksumMode::NotNeeded {
             let verify = unverified(frame, mode).ok()?;
             if verify.ip && !self.has_correct_checksums(frame, L3, end, verify.tcp) {
