@@ -35,7 +35,7 @@ use crate::connection::setup::listeners::ListenerRef;
 use crate::mpa::fpdu::{self, MULPDU_RANGE};
 use crate::mpa::fpdu_pool::FpduPool;
 use crate::mpa::framing::Framing;
-use crate::mpa::startup::Negotiated;
+use crate::mpa::startup::{Negotiated, StartupState};
 use crate::net::next_hop::NextHop;
 use crate::rdmap::stream::NextTx;
 use crate::tcp::{Tcb, TxDemand};
@@ -114,9 +114,8 @@ pub(crate) struct Connection<E: Env> {
     pub(crate) listener: Option<ListenerRef>,
     /// True if it is counted, and in the list, of connections in TIME-WAIT.
     pub(crate) in_time_wait: bool,
-    /// FPDUs may be sent: at a responder only once the initiator's first FPDU was validated (RFC
-    /// 5044 section 7.1.2).
-    pub(crate) tx_allowed: bool,
+    /// Progress of the MPA startup: FPDUs may be sent once it is complete.
+    pub(crate) startup: StartupState,
     /// MPA framing of sent FPDUs (markers, CRC), and whether received CRCs are checked.
     pub(crate) framing: Framing,
     /// A soft ICMP error was received during connection setup. The condition may be transient.
@@ -150,7 +149,7 @@ impl<E: Env> Connection<E> {
             quirks: Quirks::default(),
             listener: None,
             in_time_wait: false,
-            tx_allowed: false,
+            startup: StartupState::Frames,
             framing: Framing::without_markers(true),
             unreachable: false,
             tcp_established: false,
@@ -243,7 +242,7 @@ impl<E: Env> Connection<E> {
         }
         let Some(qp) = qp else { return TxDemand::Nothing };
         let may_send = match self.phase {
-            Phase::Rdma { .. } => self.tx_allowed,
+            Phase::Rdma { .. } => self.startup.may_send(),
             // A pending Terminate is still sent.
             Phase::DrainTerminate { .. } | Phase::Closed => qp.stream.is_terminate_pending(),
             _ => false,

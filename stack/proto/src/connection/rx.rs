@@ -130,8 +130,8 @@ impl<E: Env> Connection<E> {
                     }
                     // RFC 5044 section 7.1.2: a responder sends once it has validated the
                     // initiator's first FPDU. RFC 6581 section 9: that may be the RTR message.
-                    let is_rtr = !self.tx_allowed && qp.on_first_fpdu(verbs, ulpdu.bytes);
-                    self.tx_allowed = true;
+                    let may_be_rtr = self.startup.on_fpdu();
+                    let is_rtr = may_be_rtr && qp.take_rtr(verbs, ulpdu.bytes);
                     // RFC 5044 section 3: the ULPDU is passed to DDP, with its length.
                     // req: MPA-050
                     if is_rtr { UlpduOutcome::Continue } else { qp.on_ulpdu(verbs, ulpdu.bytes) }
@@ -150,7 +150,9 @@ impl<E: Env> Connection<E> {
                     UlpduOutcome::Continue
                 }
                 // RFC 5044 section 8: a bad CRC, marker or length ends the stream.
-                Err(DeframeError::Fpdu(error)) => qp.on_fpdu_error(verbs, error, self.tx_allowed),
+                Err(DeframeError::Fpdu(error)) => {
+                    qp.on_fpdu_error(verbs, error, self.startup.may_send())
+                }
             };
             // req: DDP-028, DDP-162
             if outcome != UlpduOutcome::Continue {
@@ -171,7 +173,7 @@ impl<E: Env> Connection<E> {
         outcome: UlpduOutcome,
         rest: StreamBytes<'_>,
     ) {
-        let terminate_queued = self.tx_allowed && outcome != UlpduOutcome::EndedSilently;
+        let terminate_queued = self.startup.may_send() && outcome != UlpduOutcome::EndedSilently;
         self.end_failed_stream(cx, now, terminate_queued);
         self.drain_terminate(cx, now, rest);
     }

@@ -155,12 +155,12 @@ impl<E: Env> Connection<E> {
                 let skipped = deframer.skip_placed(len);
                 let Some(qp) = qp else { return };
                 if skipped.is_ok() {
-                    self.tx_allowed = true;
-                    qp.stream.clear_rtr_expected();
+                    // A Write, as all that is placed out of order: no RTR message by Send.
+                    self.startup.on_fpdu();
                     return;
                 }
                 // The markers contradict the lengths.
-                let tx_allowed = self.tx_allowed;
+                let tx_allowed = self.startup.may_send();
                 let outcome = qp.on_fpdu_error(&mut cx.verbs, FpduError::Marker, tx_allowed);
                 let terminate_queued = tx_allowed && outcome != UlpduOutcome::EndedSilently;
                 self.end_failed_stream(cx, now, terminate_queued);

@@ -151,7 +151,7 @@ impl<E: Env> Connection<E> {
         let (mut rest, mut outcome) = (bytes, UlpduOutcome::Continue);
         let Context { qps, verbs, .. } = cx;
         let Phase::Rdma { deframer } = &self.phase else { return (0, outcome) };
-        if !self.tx_allowed || !deframer.is_at_unmarked_fpdu() {
+        if !self.startup.may_send() || !deframer.is_at_unmarked_fpdu() {
             return (0, outcome);
         }
         let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return (0, outcome) };

@@ -84,6 +84,72 @@ impl Negotiated {
     }
 }
 
+/// Progress of the startup at one end, as far as it decides who may send FPDUs (RFC 5044 section
+/// 7.1.2, RFC 6581 section 9.2). The startup frames themselves are a matter of the connection's
+/// phases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartupState {
+    /// Startup frames are exchanged, and no FPDUs yet.
+    Frames,
+    /// Responder: no FPDU may be sent before the initiator's first one has arrived.
+    AwaitFirstFpdu,
+    /// As `AwaitFirstFpdu`; the first FPDU may be a zero-length Send that is the RTR message.
+    AwaitRtr,
+    /// FPDUs may be sent.
+    Complete,
+}
+
+/// Event that changes the [`StartupState`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartupEvent {
+    /// Initiator: the accepting reply was received. Also the start of FPDUs without startup frames.
+    Reply,
+    /// Responder: the request was accepted.
+    Accept,
+    /// Responder: the request was accepted, and a Send as RTR message with it.
+    AcceptWithRtr,
+    /// A valid FPDU was received.
+    Fpdu,
+}
+
+impl StartupState {
+    /// Returns the state after `event`, or `None` if the event does not apply.
+    const fn after(self, event: StartupEvent) -> Option<Self> {
+        use StartupState::*;
+        Some(match (self, event) {
+            (Frames, StartupEvent::Reply) => Complete,
+            (Frames, StartupEvent::Accept) => AwaitFirstFpdu,
+            (Frames, StartupEvent::AcceptWithRtr) => AwaitRtr,
+            (AwaitFirstFpdu | AwaitRtr, StartupEvent::Fpdu) => Complete,
+            _ => return None,
+        })
+    }
+
+    /// Changes the state by the transition table. Returns false if the table has no entry for
+    /// `event`.
+    pub(crate) fn transition(&mut self, event: StartupEvent) -> bool {
+        let Some(next) = self.after(event) else { return false };
+        *self = next;
+        true
+    }
+
+    /// True if FPDUs may be sent.
+    #[inline(always)]
+    pub(crate) const fn may_send(self) -> bool {
+        matches!(self, Self::Complete)
+    }
+
+    /// Records that a valid FPDU was received. True if it may be the RTR message.
+    #[inline(always)]
+    pub(crate) fn on_fpdu(&mut self) -> bool {
+        let may_be_rtr = matches!(self, Self::AwaitRtr);
+        if !self.may_send() {
+            self.transition(StartupEvent::Fpdu);
+        }
+        may_be_rtr
+    }
+}
+
 /// Reason why the negotiation fails although the frame is well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

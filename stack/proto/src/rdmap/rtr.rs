@@ -63,9 +63,6 @@ impl Stream {
     /// Handles the first FPDU of the stream: true if it is an RTR indication by a zero-length Send.
     /// The Send uses an MSN, but no receive buffer.
     pub fn consume_rtr(&mut self, ulpdu: &[u8]) -> bool {
-        if !self.clear_rtr_expected() {
-            return false;
-        }
         let Ok(Header::Untagged(header)) = Header::parse(ulpdu, self.version()) else {
             return false;
         };

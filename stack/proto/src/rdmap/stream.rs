@@ -81,8 +81,6 @@ pub struct Stream {
     /// Received data is not processed any more: the peer's Terminate was received, or FPDU
     /// boundaries are unknown.
     rx_dead: bool,
-    /// The first FPDU may be a zero-length Send that is an RTR indication.
-    rtr_send_expected: bool,
     /// The RTR message was built.
     pub(super) rtr_sent: bool,
 }
@@ -117,7 +115,6 @@ impl Stream {
             terminate: None,
             failed: false,
             rx_dead: false,
-            rtr_send_expected: false,
             rtr_sent: false,
         }
     }
@@ -154,20 +151,9 @@ impl Stream {
         self.version
     }
 
-    /// Allows the first FPDU to be an RTR indication by a zero-length Send.
-    pub const fn expect_rtr_send(&mut self) {
-        self.rtr_send_expected = true;
-    }
-
     /// True if the RTR message or another was built, at least in part.
     pub const fn has_sent(&self) -> bool {
         self.rtr_sent || self.requester.has_built()
-    }
-
-    /// Handles the arrival of the first FPDU: true if [`Stream::expect_rtr_send`] was called
-    /// before.
-    pub const fn clear_rtr_expected(&mut self) -> bool {
-        core::mem::replace(&mut self.rtr_send_expected, false)
     }
 
     /// True if the stream was ended locally and a Terminate of the peer may still arrive, sent

@@ -186,9 +186,9 @@ impl Qp {
         UlpduOutcome::Continue
     }
 
-    /// Processes the first FPDU from an initiator: true if it is only the RTR message.
+    /// Processes the first FPDU from an initiator if it is the RTR message; true if so.
     #[cold]
-    pub(crate) fn on_first_fpdu<M, C>(&mut self, verbs: &mut Verbs<M, C>, ulpdu: &[u8]) -> bool {
+    pub(crate) fn take_rtr<M, C>(&mut self, verbs: &mut Verbs<M, C>, ulpdu: &[u8]) -> bool {
         let is_rtr = self.stream.consume_rtr(ulpdu);
         verbs.counters.fpdus_in += u64::from(is_rtr);
         is_rtr

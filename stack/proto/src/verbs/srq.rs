@@ -81,8 +81,8 @@ pub(super) struct Srq {
     top_taker: Option<(QpId, u64)>,
     top_arm_count: u64,
     /// Slot from which the search for the next one continues at the end of a pass that took
-    /// buffers. Set if that queue pair was destroyed while the limit was armed. Visiting all at each destruction
-    /// would make the end of many quadratic.
+    /// buffers. Set if that queue pair was destroyed while the limit was armed. Visiting all at
+    /// each destruction would make the end of many quadratic.
     search_from: Option<usize>,
     /// Number of queue pairs attached.
     pub(super) qp_count: usize,

@@ -222,7 +222,7 @@ impl<E: Env> Connection<E> {
     // req: RDMAP-240, RDMAP-243
     fn fail_with(&mut self, cx: &mut Context<E>, now: Instant, fault: Fault, reason: EndReason) {
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
-        let may_send = self.tx_allowed && !qp.tx_closed;
+        let may_send = self.startup.may_send() && !qp.tx_closed;
         if may_send && qp.stream.fail(fault, &[]).is_some() {
             cx.verbs.counters.terminates_out += 1;
         } else {

@@ -6,7 +6,7 @@ use crate::connection::context::{Context, Env};
 use crate::connection::phase::{AwaitDecision, AwaitReply, Phase};
 use crate::connection::setup::mpa_start::{StartParams, mpa_offer};
 use crate::connection::{Connection, StartupTx};
-use crate::mpa::startup::{self, Negotiated, NegotiationError};
+use crate::mpa::startup::{self, Negotiated, NegotiationError, StartupEvent};
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{
@@ -126,7 +126,11 @@ impl<E: Env> Connection<E> {
                     revision: request.revision,
                     private_data: request.private_data.clone(),
                     ooo_placement: param.ooo_placement,
-                    tx_allowed: false,
+                    startup: if negotiated.rtr_send_expected {
+                        StartupEvent::AcceptWithRtr
+                    } else {
+                        StartupEvent::Accept
+                    },
                 }
             }
             None => StartParams::unframed(Negotiated::rdmac(offer), param.ooo_placement),
@@ -265,7 +269,7 @@ impl<E: Env> Connection<E> {
                     revision: reply.revision,
                     private_data: reply.private_data.clone(),
                     ooo_placement,
-                    tx_allowed: true,
+                    startup: StartupEvent::Reply,
                 };
                 self.enter_full_operation(cx, now, params, buffered);
                 self.arm_wakeup(cx, now);

@@ -9,7 +9,7 @@ use crate::mpa::fpdu::{LENGTH_LEN, fpdu_len};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
 use crate::mpa::markers::Markers;
-use crate::mpa::startup::{Negotiated, Offer};
+use crate::mpa::startup::{Negotiated, Offer, StartupEvent};
 use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::Stream;
 use crate::time::{Instant, NEVER};
@@ -31,15 +31,15 @@ pub(super) struct StartParams {
     pub(super) private_data: PrivateData,
     /// RDMA Writes are placed out of order.
     pub(super) ooo_placement: bool,
-    /// The local end need not wait for the peer's first FPDU.
-    pub(super) tx_allowed: bool,
+    /// Event of the MPA startup: decides whether the local end waits for the peer's first FPDU.
+    pub(super) startup: StartupEvent,
 }
 
 impl StartParams {
     /// Parameters without startup frames: each direction starts independently.
     pub(super) const fn unframed(negotiated: Negotiated, ooo_placement: bool) -> Self {
         let private_data = PrivateData::new();
-        Self { negotiated, revision: 0, private_data, ooo_placement, tx_allowed: true }
+        Self { negotiated, revision: 0, private_data, ooo_placement, startup: StartupEvent::Reply }
     }
 }
 
@@ -66,7 +66,7 @@ impl<E: Env> Connection<E> {
         params: StartParams,
         buffered: &[u8],
     ) {
-        let StartParams { negotiated, revision, private_data, ooo_placement, tx_allowed } = params;
+        let StartParams { negotiated, revision, private_data, ooo_placement, startup } = params;
         // RFC 5044 section 4.3: markers count from the first byte of full operation. The buffered
         // FPDU bytes are the last ones before RCV.NXT, except for the FIN.
         let known =
@@ -76,7 +76,7 @@ impl<E: Env> Connection<E> {
         let deframer = Deframer::new(markers);
         self.phase.enter(PhaseEvent::Start, Phase::Rdma { deframer });
         // RFC 5044 section 7.1.2: a responder waits for the initiator's first FPDU.
-        self.tx_allowed = tx_allowed;
+        self.startup.transition(startup);
         self.set_framing(&negotiated);
         self.deadline = NEVER;
         self.tcb.consume(std::mem::take(&mut self.buffered_len));
@@ -87,9 +87,6 @@ impl<E: Env> Connection<E> {
         qp.stream.start(negotiated.version, negotiated.ird, negotiated.ord);
         if !cx.config.extensions {
             qp.stream.disable_extensions();
-        }
-        if negotiated.rtr_send_expected {
-            qp.stream.expect_rtr_send();
         }
         qp.ooo_placement = ooo_placement;
         qp.transition(QpEvent::Start);

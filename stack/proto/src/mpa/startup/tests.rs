@@ -1,6 +1,7 @@
 //! Negotiation between an initiator and a responder.
 
 use super::*;
+use crate::state_machine::Machine;
 
 const OFFER: Offer = Offer {
     ird: 8,
@@ -257,4 +258,27 @@ fn rtr_flags_are_ignored_without_flag_a() {
     );
     let stray = Startup { enhanced: Some(Enhanced { ird: 8, ord: 8, ..stray }), ..reply };
     assert_eq!(process_reply(&stray, OFFER, 2).unwrap().rtr, None);
+}
+
+// The snapshot is `docs/state-machines.md`.
+#[test]
+fn transition_table_is_as_listed() {
+    Machine {
+        title: "MPA startup",
+        initial: &[StartupState::Frames],
+        states: &[
+            StartupState::Frames,
+            StartupState::AwaitFirstFpdu,
+            StartupState::AwaitRtr,
+            StartupState::Complete,
+        ],
+        events: &[
+            StartupEvent::Reply,
+            StartupEvent::Accept,
+            StartupEvent::AcceptWithRtr,
+            StartupEvent::Fpdu,
+        ],
+        after: StartupState::after,
+    }
+    .check();
 }

@@ -20,7 +20,7 @@ use crate::wire::rdmap_extensions::{IMMEDIATE_LEN, ImmediateData, QN_ATOMIC_RESP
 use crate::wire::terminate::Terminate;
 
 /// Sinks of the ULPDUs placed before, for a run of them in one pass. To be replaced by
-/// [`LastSinks::NONE`] before [`Stream::process`], which may invalidate an STag.
+/// [`LastSinks::NONE`] before a segment is processed in full, which may invalidate an STag.
 #[derive(Debug)]
 pub struct LastSinks {
     writes: LastRegion,
