@@ -1,6 +1,6 @@
 //! Style rules that a program can check.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -296,6 +296,40 @@ fn layers_import_downwards() {
         }
     }
     assert!(seen > 0 && seen_in_tcp > 0, "the layers import something");
+    report(&complaints);
+}
+
+/// Pairs of sibling folders, two sides of one thing: their files may have the same names.
+const FOLDER_PAIRS: [(&str, &str); 4] =
+    [("connection", "engine"), ("handle", "shard"), ("requester", "responder"), ("rx", "tx")];
+
+/// True if the two folders are siblings, and a pair.
+fn are_paired(one: &str, other: &str) -> bool {
+    let split = |folder| str::rsplit_once(folder, '/').unwrap_or(("", folder));
+    let ((parent, one), (other_parent, other)) = (split(one), split(other));
+    parent == other_parent && FOLDER_PAIRS.contains(&(one, other))
+}
+
+/// A file is found by its name alone: ten files named `tcb.rs` were the reason for this test.
+#[test]
+fn file_names_are_unique_but_for_pairs_of_folders() {
+    let mut folders: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for file in rust_files() {
+        let Some((package, inside)) = file.split_once("/src/") else { continue };
+        let (folder, name) = inside.rsplit_once('/').unwrap_or(("", inside));
+        if !["mod.rs", "tests.rs", "main.rs"].contains(&name) {
+            let key = (package.to_owned(), name.to_owned());
+            folders.entry(key).or_default().push(folder.to_owned());
+        }
+    }
+    let mut complaints = Vec::new();
+    for ((package, name), folders) in folders {
+        match folders.as_slice() {
+            [_] => {}
+            [one, other] if are_paired(one, other) => {}
+            _ => complaints.push(format!("{package}: {name} is in {}", folders.join(", "))),
+        }
+    }
     report(&complaints);
 }
 
