@@ -23,8 +23,27 @@ use crate::shard::shard_qps::ShardQp;
 use crate::shard::srq::SrqShared;
 use crate::tcp::TcpStats;
 
+/// End of the queue pairs of an engine that is not polled any more.
+pub(crate) trait ShardEnd {
+    /// Takes the queue pairs that belong to no shard, because the context closes.
+    fn adopt_unbound(&mut self);
+    /// Called once after the last poll: flushes what was posted since, and waits a second at most
+    /// for threads that are posting. Nothing can be posted after it.
+    fn close_queues(&mut self);
+
+    /// Called once after a panic, or for a device to be removed, before the engine is dropped: ends
+    /// every queue pair with an event, for `reason`, and flushes its requests, without sending
+    /// anything. `is_last`: no other shard of the context runs.
+    fn abandon(&mut self, is_last: bool, reason: EndReason);
+    /// After [`ShardEnd::abandon`], even if that has panicked: publishes the failure. If it is
+    /// the last shard, the listeners of the context end, and its event channel.
+    fn publish_failure(&mut self, is_last: bool);
+    /// After [`ShardEnd::abandon`]: flushes what was posted to a queue pair meanwhile.
+    fn flush_posted(&mut self, qp: QpId);
+}
+
 /// Engine and queues of a shard, independent of the device type. One virtual call per poll.
-pub(crate) trait ShardControl: Send {
+pub(crate) trait ShardControl: ShardEnd + Send {
     /// One poll: takes posted work, runs the engine, publishes events and completions. True if
     /// there was anything to do.
     fn poll(&mut self, now: Instant, doorbells: &Doorbells) -> bool;
@@ -107,7 +126,9 @@ pub(crate) trait ShardControl: Send {
         data: &[u8],
     ) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
-    /// Takes posted requests of a queue pair, a few hundred at most. True if there were any.
+    /// Takes posted requests of a queue pair, a few hundred at most; the next poll takes the rest.
+    /// True if there were any. To be called before FPDUs start on a connection, because the first
+    /// may already have arrived, and before a graceful close.
     fn take_posted(&mut self, qp: QpId) -> bool;
     /// Closes gracefully, after all posted requests have been taken. `half`: closes only the local
     /// direction; the peer may send for as long as it wants.
@@ -116,23 +137,8 @@ pub(crate) trait ShardControl: Send {
     fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError>;
     fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
-    /// Takes the queue pairs that belong to no shard, because the context closes.
-    fn adopt_unbound(&mut self);
-    /// Called once after the last poll: flushes what was posted since, and waits a second at most
-    /// for threads that are posting. Nothing can be posted after it.
-    fn close_queues(&mut self);
     /// Disconnects every queue pair and ends every listener.
     fn disconnect_all(&mut self, now: Instant);
-
-    /// Called once after a panic, or for a device to be removed, before the engine is dropped: ends
-    /// every queue pair with an event, for `reason`, and flushes its requests, without sending
-    /// anything. `is_last`: no other shard of the context runs.
-    fn abandon(&mut self, is_last: bool, reason: EndReason);
-    /// After [`ShardControl::abandon`], even if that has panicked: publishes the failure. If it is
-    /// the last shard, the listeners of the context end, and its event channel.
-    fn publish_failure(&mut self, is_last: bool);
-    /// After [`ShardControl::abandon`]: flushes what was posted to a queue pair meanwhile.
-    fn flush_posted(&mut self, qp: QpId);
 
     fn connection_count(&self) -> usize;
     /// Connections not closed in both directions: all but those in TIME-WAIT.

@@ -16,9 +16,7 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{
-    Abort, CmError, ConnParam, EndReason, Event, ReadDepths, RequestId,
-};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
@@ -109,14 +107,6 @@ impl<D: Device> ShardEngine<D> {
                 publish_queues(engine, false);
             }
         })
-    }
-
-    /// Takes the requests posted to a queue pair: before FPDUs start on a connection, because the
-    /// first may already have arrived, and before a graceful close. What is left is taken by the
-    /// next poll. True if the queue pair had any.
-    fn take_posted(&mut self, qp: QpId) -> bool {
-        let shard_qp = self.shard_qps.get_mut(qp);
-        shard_qp.is_some_and(|shard_qp| shard_qp.serve(&mut self.engine, TAKE_COUNT_MAX).any)
     }
 
     fn route(&mut self, now: Instant, event: Event) {
@@ -406,7 +396,8 @@ where
     }
 
     fn take_posted(&mut self, qp: QpId) -> bool {
-        Self::take_posted(self, qp)
+        let shard_qp = self.shard_qps.get_mut(qp);
+        shard_qp.is_some_and(|shard_qp| shard_qp.serve(&mut self.engine, TAKE_COUNT_MAX).any)
     }
 
     fn close(&mut self, now: Instant, qp: QpId, half: bool) -> Result<(), CmError> {
@@ -422,14 +413,6 @@ where
         let result = self.engine.terminate(now, qp, cause);
         self.publish_state(qp);
         result
-    }
-
-    fn adopt_unbound(&mut self) {
-        self.adopt_all();
-    }
-
-    fn close_queues(&mut self) {
-        self.flush_last();
     }
 
     fn disconnect_all(&mut self, now: Instant) {
@@ -448,18 +431,6 @@ where
                 self.publisher.queue().end_source(event, shard_qp.shared.source());
             }
         }
-    }
-
-    fn abandon(&mut self, is_last: bool, reason: EndReason) {
-        self.abandon_all(is_last, reason);
-    }
-
-    fn publish_failure(&mut self, is_last: bool) {
-        self.publisher.publish_failure(self.index, is_last);
-    }
-
-    fn flush_posted(&mut self, qp: QpId) {
-        self.flush_abandoned(qp);
     }
 
     fn connection_count(&self) -> usize {

@@ -1,6 +1,7 @@
 //! End of a shard whose engine has panicked, or whose device is to be removed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::device::Device;
@@ -12,6 +13,7 @@ use ferrowarp_proto::verbs::wc::QpId;
 use super::ShardEngine;
 use crate::events::AsyncEvent;
 use crate::memory::HostMemory;
+use crate::shard::control::ShardEnd;
 use crate::shard::cq_rings::CqRings;
 use crate::shard::shard_qps::{ShardQp, TAKE_COUNT_MAX};
 use crate::shard::srq::SrqLimit;
@@ -20,12 +22,26 @@ use crate::shard::srq::SrqLimit;
 /// iterator may never end.
 const POSTING_MAX: Duration = Duration::from_secs(1);
 
-impl<D: Device> ShardEngine<D> {
-    /// Ends every queue pair with an event and flushes its requests, without sending anything; see
-    /// [`ShardControl::abandon`](crate::shard::ShardControl::abandon).
-    pub(super) fn abandon_all(&mut self, is_last: bool, reason: EndReason) {
+impl<D: Device> ShardEnd for ShardEngine<D> {
+    // Takes all queue pairs that belong to no shard, to end and flush them. Ends those that it
+    // cannot take: the engine may have panicked before.
+    fn adopt_unbound(&mut self) {
+        let table = Arc::clone(&self.unbound);
+        table.adopt(None, 0, usize::MAX, &mut |unbound| {
+            let (id, shared) = (unbound.id, Arc::clone(&unbound.shared));
+            let adopted = catch_unwind(AssertUnwindSafe(|| self.adopt(unbound)));
+            if !matches!(adopted, Ok(true)) {
+                tracing::error!(qp = id.index, "the requests of a queue pair are lost");
+                shared.close();
+                let event = AsyncEvent::Connection { qp: id };
+                self.publisher.queue().end_source(event, shared.source());
+            }
+        });
+    }
+
+    fn abandon(&mut self, is_last: bool, reason: EndReason) {
         if is_last {
-            self.adopt_all();
+            self.adopt_unbound();
         }
         let Self { engine, shard_qps, srqs, publisher, .. } = self;
         engine.completions_mut().accept_flushed();
@@ -60,9 +76,7 @@ impl<D: Device> ShardEngine<D> {
         }
     }
 
-    /// Flushes the queue pairs of a shard that is not polled any more, after waiting for threads
-    /// that are posting.
-    pub(super) fn flush_last(&mut self) {
+    fn close_queues(&mut self) {
         let Self { engine, shard_qps, .. } = self;
         engine.completions_mut().accept_flushed();
         shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close());
@@ -80,8 +94,11 @@ impl<D: Device> ShardEngine<D> {
         engine.completions_mut().publish_last();
     }
 
-    /// Flushes what was posted to a queue pair after [`Self::abandon_all`] had flushed it.
-    pub(super) fn flush_abandoned(&mut self, qp: QpId) {
+    fn publish_failure(&mut self, is_last: bool) {
+        self.publisher.publish_failure(self.index, is_last);
+    }
+
+    fn flush_posted(&mut self, qp: QpId) {
         let Self { engine, shard_qps, .. } = self;
         if let Some(shard_qp) = shard_qps.get_mut(qp) {
             flush(engine, shard_qp);

@@ -1,6 +1,5 @@
 //! End of the queue pairs of a completion queue that has overrun.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use ferrowarp_proto::device::Device;
@@ -68,24 +67,8 @@ impl<D: Device> ShardEngine<D> {
         })
     }
 
-    /// Takes all queue pairs that belong to no shard, to end and flush them. Ends those that it
-    /// cannot take: the engine may have panicked before.
-    pub(super) fn adopt_all(&mut self) {
-        let table = Arc::clone(&self.unbound);
-        table.adopt(None, 0, usize::MAX, &mut |unbound| {
-            let (id, shared) = (unbound.id, Arc::clone(&unbound.shared));
-            let adopted = catch_unwind(AssertUnwindSafe(|| self.adopt(unbound)));
-            if !matches!(adopted, Ok(true)) {
-                tracing::error!(qp = id.index, "the requests of a queue pair are lost");
-                shared.close();
-                let event = AsyncEvent::Connection { qp: id };
-                self.publisher.queue().end_source(event, shared.source());
-            }
-        });
-    }
-
     /// Takes a queue pair that belongs to no shard. False if it cannot.
-    fn adopt(&mut self, unbound: UnboundQp) -> bool {
+    pub(super) fn adopt(&mut self, unbound: UnboundQp) -> bool {
         let UnboundQp { id, shared, queues } = unbound;
         let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
         if let Err(error) = self.engine.create_qp_as(id, stream, init, requester, recv_queue) {
