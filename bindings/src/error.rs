@@ -148,7 +148,7 @@ impl fmt::Display for Error {
             Self::Forked => write!(
                 f,
                 "DPDK runs in the process that this one was forked from (open devices after fork, \
-                 or in a program that is executed anew)"
+                 or in a program started by exec)"
             ),
             Self::NoHugepages => {
                 write!(f, "too few hugepages are free (raise /proc/sys/vm/nr_hugepages)")

@@ -40,7 +40,7 @@ const WARM_UP_MAX: Duration = Duration::from_secs(30);
 /// Resident memory is flat if it grows by no more than the larger of these: share, bytes.
 const GROWTH_MAX: (f64, u64) = (0.02, 2 << 20);
 
-/// What is run.
+/// Length and load of a soak.
 #[derive(Clone, Debug)]
 struct Setup {
     /// Time.
@@ -73,8 +73,8 @@ struct Line {
     connections: usize,
     /// Free frames of both contexts, all pools.
     frames_free: u64,
-    /// Of both contexts: frames dropped, CRC errors, out-of-order segments dropped, shortages of
-    /// frames, overruns of completion queues.
+    /// Frames dropped, CRC errors, out-of-order segments dropped, shortages of frames and overruns
+    /// of completion queues, in both contexts.
     losses: [u64; 5],
 }
 
@@ -85,7 +85,7 @@ struct Soak {
     lines: Vec<Line>,
     /// Resident bytes, each second after the warm-up.
     resident: Vec<u64>,
-    /// What went wrong.
+    /// Failures of the workers.
     failures: Vec<String>,
 }
 

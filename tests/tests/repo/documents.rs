@@ -6,7 +6,7 @@ use crate::tidy::{files, report, text};
 
 /// Folders from which paths in documents begin, besides the document's own.
 const BASES: [&str; 4] = ["", "stack/lockfree/src/", "stack/proto/src/", "stack/runtime/src/"];
-/// What a name is defined by.
+/// Keywords that define a name.
 const KEYWORDS: [&str; 8] = ["fn", "struct", "enum", "trait", "type", "const", "static", "mod"];
 
 fn is_word_of(word: &str, others: &[char]) -> bool {

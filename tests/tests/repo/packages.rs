@@ -35,7 +35,7 @@ fn workspace_packages() -> Vec<Value> {
     cargo_metadata(&["--no-deps"])["packages"].as_array().unwrap().clone()
 }
 
-/// What crates.io refuses, or lacks for users.
+/// Returns the fields that crates.io refuses or users lack.
 fn complaints_about(package: &Value) -> Vec<String> {
     let mut complaints = Vec::new();
     for field in ["description", "license", "repository", "readme", "rust_version"] {

@@ -1,4 +1,4 @@
-//! What the scripts install, skip and clean up.
+//! Packages that the scripts install, stages that they skip, leftovers that they remove.
 
 use std::process::Command;
 use std::time::Duration;

@@ -239,7 +239,7 @@ impl<'a> Exchange<'a> {
         self.notes.read(slot * NOTE_LEN, &mut bytes);
         self.notes_read += 1;
         self.expect_notes(0)?;
-        Note::parse(&bytes).context("another message in place of a note")
+        Note::parse(&bytes).context("expected a note, got another message")
     }
 
     fn send_note(&mut self, note: &Note) -> anyhow::Result<()> {

@@ -12,7 +12,7 @@ const TRUSTED_SAMPLES: u8 = 8;
 const KEEPS_FLOOR: u8 = 0x80;
 /// Length of each of the two windows over which the maximum ACK delay is kept.
 const DELAY_WINDOW_NS: u64 = 4 * SECOND;
-/// Delay windows after which the minimum RTT is measured anew.
+/// Delay windows after which the minimum RTT is measured again.
 const MIN_WINDOWS: u8 = 16;
 /// Most doublings of the RTO.
 const MAX_BACKOFF: u8 = 16;

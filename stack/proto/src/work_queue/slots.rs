@@ -42,7 +42,7 @@ type SharedSlots = Arc<Box<[Slot]>>;
 
 /// Memory of the work queues of one owner, at most [`SLOT_WORDS`]: a line with their tails, the
 /// rings of slots, and a line with their numbers of retired requests. So each line is written by
-/// one side alone, and an idle queue has no line of its own beside its slots.
+/// one side alone, and an idle queue has no line of its own but its slots.
 #[derive(Clone, Debug)]
 pub(crate) struct Lines(SharedSlots);
 

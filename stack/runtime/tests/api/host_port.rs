@@ -103,7 +103,7 @@ fn contexts_use_the_queues_that_a_program_lends() {
     assert!(taken.to_string().contains("queue 2 is open already"), "{taken}");
     close(first);
 
-    // The queues of a context that is closed are lent anew while the other goes on.
+    // The queues of a context that is closed are lent again while the other goes on.
     let third = open(&ports, 1, ["right", "left"], DriveMode::Inline);
     transfer(&third.0, &third.1, || {});
     transfer(&second.0, &second.1, || {});

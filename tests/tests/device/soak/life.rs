@@ -18,7 +18,7 @@ pub(crate) const DEPTH: usize = 16;
 /// Writes that are outstanding when a connection ends, at most.
 const LAST_WRITES_MAX: usize = 8;
 
-/// How a connection ends.
+/// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// The end of this number closes.
@@ -62,15 +62,15 @@ impl Ending {
 pub(crate) struct Life {
     /// Left, right. The right one exists once its request is accepted.
     pub(crate) qps: [Option<Qp>; 2],
-    /// Which of them are established.
+    /// Ends that are established.
     pub(crate) established: [bool; 2],
-    /// Which of them have ended.
+    /// Ends that have ended.
     ended: [bool; 2],
-    /// How it ends.
+    /// Its end, once one is chosen.
     ending: Option<Ending>,
     /// Its place in the regions.
     place: usize,
-    /// What was written last.
+    /// Pattern and length of the last Write.
     seed: u32,
     len: usize,
     /// Requests of each end.

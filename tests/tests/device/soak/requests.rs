@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use anyhow::{Result, bail, ensure};
 use ferrowarp::{QpId, Wc, WcStatus};
 
-/// Whether a request may fail.
+/// Expected result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// It has to succeed.

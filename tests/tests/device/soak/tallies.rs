@@ -1,8 +1,8 @@
-//! What the threads of a soak count together.
+//! Counts that the threads of a soak share.
 
 use std::sync::atomic::AtomicU64;
 
-/// What the workers have done.
+/// Work of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct Tallies {
     /// Connections made.

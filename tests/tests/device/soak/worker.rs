@@ -38,7 +38,7 @@ struct Side {
     cqs: Vec<Cq>,
     pd: Pd,
     context: Context,
-    /// Of a batch, in the same buffer again and again.
+    /// Buffer of a batch, registered again for each.
     buffer: Option<Buffer>,
 }
 

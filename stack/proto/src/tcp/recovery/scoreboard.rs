@@ -2,7 +2,7 @@
 //! those SACKed, lost and retransmitted.
 //!
 //! A record is the unit that the upper layer wrote; its boundary survives retransmission. Byte
-//! counters are kept beside the marks, so that `pipe` costs nothing. Losses are detected by
+//! counters stand next to the marks, so that `pipe` costs nothing. Losses are detected by
 //! transmission time (`rack`). Of records sent once, sequence order is time order, and a cursor
 //! marks how far they were examined. Retransmissions are in a queue in time order.
 //!

@@ -37,7 +37,7 @@ pub(in crate::tcp) struct SentCopy {
     in_use: Arc<CopiesInUse>,
 }
 
-/// Bytes that a copy takes beside those of the frame, with the allocator's own.
+/// Bytes that a copy takes in addition to the frame's, the allocator's own included.
 pub(super) const COPY_OVERHEAD: usize = 96;
 
 impl Drop for SentCopy {

@@ -1,5 +1,5 @@
 //! Tests of whole connections. This file is the harness: heap frames, one end of a connection with
-//! its application, and a scripted peer; the files beside it hold the tests.
+//! its application, and a scripted peer; the files next to it hold the tests.
 
 mod acceptability;
 mod bottleneck;

@@ -216,7 +216,7 @@ fn acks_delayed_by_40_ms_cause_no_rto_and_few_tlps() {
     let (probes, _, timeouts) = exchanges(5, MILLISECOND, 1000);
     assert_eq!(timeouts, 0);
     assert!(probes <= 8, "{probes}");
-    // Idle time makes the ACK delay estimate expire; it is measured anew.
+    // Idle time makes the ACK delay estimate expire; it is measured again.
     let (_, _, timeouts) = exchanges(1, 9 * SECOND, 50);
     assert_eq!(timeouts, 0);
 }

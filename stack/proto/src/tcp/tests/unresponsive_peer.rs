@@ -42,7 +42,7 @@ fn keepalive_follows_idle_time_interval_and_count() {
     assert_eq!(script.end.events, [Event::TimedOut, Event::Closed]);
 }
 
-/// The timer is not set anew by each segment: it expires early, and goes on to the time that the
+/// The timer is not set again by each segment: it expires early, and goes on to the time that the
 /// last segment gives.
 #[test]
 fn keepalive_counts_idle_time_from_last_segment() {

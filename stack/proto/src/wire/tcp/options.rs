@@ -46,7 +46,7 @@ impl Options {
         self.mss.is_none() && self.wscale.is_none() && !self.sack_permitted && self.sack.is_empty()
     }
 
-    /// Returns the number of SACK blocks to send: at most 4, or 3 beside the timestamps option
+    /// Returns the number of SACK blocks to send: at most 4, or 3 next to the timestamps option
     /// (RFC 2018 section 3).
     fn sack_count(&self) -> usize {
         self.sack.len().min(if self.ts.is_some() { 3 } else { 4 })

@@ -1,7 +1,7 @@
 //! Plain segments: the headers of nearly every segment of an established connection. They have no
 //! IP options or extension headers, and no TCP options but timestamps in the layout that every
 //! common sender uses. Received ones are compared with the template of their connection, as words,
-//! in place of [`Segment::parse`] and a look-up of the four-tuple.
+//! instead of [`Segment::parse`] and a look-up of the four-tuple.
 
 use super::emit::{HeaderLayout, TTL};
 use super::options::TIMESTAMPS_PREFIX;

@@ -76,7 +76,7 @@ fn options() -> impl Strategy<Value = Options> {
     let sack = prop::collection::vec(any::<(u32, u32)>(), 0..=4);
     let syn = (any::<Option<u16>>(), prop::option::of(0..=14u8), any::<bool>());
     (syn, sack, any::<Option<(u32, u32)>>()).prop_map(|((mss, wscale, permitted), sack, ts)| {
-        // No SACK blocks beside the options of a SYN: they would not fit.
+        // No SACK blocks next to the options of a SYN: they would not fit.
         let syn = mss.is_some() || wscale.is_some() || permitted;
         let max = if syn {
             0

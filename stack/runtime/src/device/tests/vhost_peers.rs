@@ -150,8 +150,8 @@ fn send_offloaded(from: &mut DpdkDevice, to: &mut DpdkDevice) -> (ChecksumState,
     (got[0].checksum(), found == filled_in)
 }
 
-/// What neither end computes, because the frame stays in memory, is marked as correct; towards an
-/// end that computes checksums itself it is filled in.
+/// A checksum that neither end computes, because the frame stays in memory, is marked as correct.
+/// Towards an end that computes checksums itself it is filled in.
 #[test]
 fn vhost_frames_with_offload_arrive_marked_or_with_a_checksum() {
     if !in_ordinary_memory(
