@@ -67,6 +67,8 @@ impl<T: Retained> HotState<'_, T> {
         let flight = self.snd.flight();
         let train_len_max = self.rcv.window();
         let is_duplicate = len == 0 && acked == 0 && flight > 0 && window == self.snd.wnd;
+        // RFC 7323 section 5.6: the next segment in order, which acknowledges nothing unsent.
+        // RFC 5681 section 2: no duplicate ACK. RFC 7323 section 5.5: TS.Recent is not outdated.
         if seg.flags.0 & !Flags::PSH.0 != Flags::ACK.0
             || seg.seq != self.rcv.nxt
             || len > train_len_max
@@ -79,7 +81,7 @@ impl<T: Retained> HotState<'_, T> {
         }
         if self.ts_on {
             let (val, _) = seg.ts?;
-            // PAWS.
+            // RFC 7323 section 5.3, R1: PAWS.
             if val.wrapping_sub(self.ts.recent).cast_signed() < 0 {
                 return None;
             }
@@ -98,6 +100,7 @@ impl<T: Retained> HotState<'_, T> {
     ) -> FollowUp {
         let acked = seg.ack - self.snd.una;
         let window = u32::from(seg.window) << self.snd.wscale;
+        // RFC 7323 section 4.3: TS.Recent, from a segment that reaches Last.ACK.sent.
         if self.ts_on
             && let Some((val, _)) = seg.ts
             && seg.seq <= self.rcv.last_ack_sent
@@ -106,11 +109,13 @@ impl<T: Retained> HotState<'_, T> {
             self.ts.recent_stamp = Timestamps::coarse(now);
         }
         *self.last_rx_at = now;
+        // RFC 9293 3.10.7.4, fifth: SND.WND, then SND.UNA.
         self.snd.update_window(payload.last_seq(seg.seq), acked > 0, window);
         let mut follow_up = FollowUp::default();
         if acked > 0 {
             follow_up = self.ack_new_data(now, seg.ack, acked);
         }
+        // RFC 9293 3.10.7.4, seventh: RCV.NXT; RFC 5681 section 4.2: the ACK is delayed or sent.
         if payload.len > 0 {
             self.rcv.nxt += payload.len;
             self.rcv.on_in_order(now, self.timers, payload, self.cfg.delayed_ack_ns);
@@ -127,11 +132,13 @@ impl<T: Retained> HotState<'_, T> {
     fn ack_new_data(&mut self, now: Instant, ack: Seq, bytes: u32) -> FollowUp {
         self.snd.una = ack;
         let acked = self.scoreboard.update(|records| records.ack_in_order(ack));
+        // RFC 6298 section 3: most samples change no estimate, and cost nothing more.
         let is_sample = acked.oldest.is_none_or(|oldest| {
             let several = acked.records > 1 || self.snd.flight() > 0;
             let newest = acked.newest.filter(|_| several).map(|newest| now.since(newest.0));
             !self.rtt_cache.is_redundant_sample(ack, now.since(oldest), newest)
         });
+        // RFC 6298 sections 5.2 and 5.3: the timer restarts, or stops once all is acknowledged.
         if !is_sample {
             *self.progress_at = CoarseInstant::of(now);
             if self.snd.flight() > 0 {
@@ -143,6 +150,7 @@ impl<T: Retained> HotState<'_, T> {
                 self.timers.pto = idle;
             }
         }
+        // RFC 5681 section 3.1: cwnd grows by the bytes acknowledged, while it limits the sender.
         let grows = *self.cwnd_limited && !self.window.absorb_acked(bytes);
         FollowUp { bytes, acked, is_rtt_sample: is_sample, grows_cwnd: grows, ends_round: false }
     }
@@ -163,6 +171,8 @@ impl<T: Retained> HotState<'_, T> {
     #[inline(always)]
     pub(super) fn next_transmit(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         if let TxDemand::Record(len) = ready {
+            // RFC 9293 section 3.8.6.2.1: the window takes the whole record or segment. RFC 5681
+            // section 4.1: no restart after idle time is due.
             let (usable, flight) = (self.snd.usable(), self.snd.flight());
             let was_idle = flight == 0 && self.last_tx_at.age(now) > self.rtt_cache.rto();
             if was_idle
@@ -176,6 +186,7 @@ impl<T: Retained> HotState<'_, T> {
             if flight == 0 {
                 *self.pacing_credit = PacingCredit::IDLE_BURST;
             }
+            // RFC 5681 section 3.1: a segment within cwnd.
             if flight == 0 || flight + self.emss <= self.window.cwnd() {
                 return Some(Transmit::NewData(NewDataPlan::new(usable.min(self.emss))));
             }
