@@ -1,7 +1,14 @@
-//! The programs of ferrowarp: `iwperf` measures bandwidth and latency, `iwping` pings, `iwcopy`
-//! copies a file. Each of these has a client and a server, written as cooperative tasks
-//! ([`run_loop::Task`]), so that one thread can run both, or two threads one each. `iwlink` is a
-//! network emulator between two devices.
+//! The programs of ferrowarp.
+//!
+//! | Program | Purpose |
+//! |---|---|
+//! | `iwperf` | Measures bandwidth and latency |
+//! | `iwping` | Pings |
+//! | `iwcopy` | Copies a file |
+//! | `iwlink` | Emulates a network between two devices |
+//!
+//! Each of the first three has a client and a server. Both are cooperative tasks
+//! ([`run_loop::Task`]). So one thread can run both or each has its own thread.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

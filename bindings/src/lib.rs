@@ -1,4 +1,4 @@
-//! Bindings to DPDK 22.11 to 25.11: EAL, mempools, mbufs, ports and queues.
+//! Bindings to DPDK 22.11 to 25.11 for EAL and its ports.
 //!
 //! bindgen generates [`sys`] from the installed headers. The other modules are safe types over it.
 //! DPDK's rules become types:
@@ -16,8 +16,8 @@
 //! [`Mempool::of_host`]).
 //!
 //! By default you link DPDK's shared libraries and EAL loads their plug-in directory. The feature
-//! `static` links the archives instead with four drivers only: net_ring, net_memif, net_tap and
-//! net_af_packet.
+//! `static` links the archives instead. Then you have four drivers only (`net_ring`, `net_memif`,
+//! `net_tap` and `net_af_packet`).
 //!
 //! A polling thread should register itself first ([`Eal::register_thread`] or
 //! [`Eal::register_current_thread`]). Otherwise it has no mempool caches.

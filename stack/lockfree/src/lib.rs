@@ -12,8 +12,8 @@
 //! | [`latch`] | polling threads | Reads some words that change together |
 //!
 //! [`sync`] swaps the standard library's primitives for loom's under `cfg(loom)`. The proofs are
-//! next to the code; each one runs every order of the threads in it, unless it says otherwise.
-//! Nothing here needs DPDK, so loom, ThreadSanitizer and miri check it on any machine.
+//! next to the code. Each one runs every order of its threads unless it states a bound. Nothing
+//! here needs DPDK, so loom, ThreadSanitizer and miri check it on any machine.
 
 pub mod arm;
 pub mod binding;
