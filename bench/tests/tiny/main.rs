@@ -290,14 +290,6 @@ fn connections_reports_every_part() {
 }
 
 #[test]
-fn crc_compares_each_implementation() {
-    let run = Run::of("crc --lens 64,1444", &[]).check();
-    for name in ["portable", "crate crc-fast", "crate crc32c"] {
-        assert!(run.markdown.contains(&format!("| {name} ")), "{}", run.markdown);
-    }
-}
-
-#[test]
 fn devices_are_compared_pair_by_pair() {
     let Some(iwperf) = process::program("iwperf") else {
         return skip("no iwperf");

@@ -105,8 +105,6 @@ enum Command {
     TcpVsKernel(cases::tcp_vs_kernel::Options),
     /// UCX, libfabric, iperf3, sockperf, smoltcp and Linux's siw
     Peers(cases::peers::Options),
-    /// CRC32C by message length and instruction set
-    Crc(cases::crc32c::Options),
     /// Writes the page of each machine from the JSON in bench/results
     Page,
 }
@@ -140,7 +138,6 @@ fn main() -> Result<ExitCode> {
             notes = about;
             (&cases::peers::CASE, groups)
         }
-        Command::Crc(own) => (&cases::crc32c::CASE, cases::crc32c::groups(&setup, own)),
         Command::Page => {
             write_pages(Path::new(RESULTS))?;
             return Ok(ExitCode::SUCCESS);

@@ -2,7 +2,6 @@
 
 pub(crate) mod bound;
 pub(crate) mod connections;
-pub(crate) mod crc32c;
 pub(crate) mod fairness;
 pub(crate) mod loss;
 pub(crate) mod one_end;
@@ -41,7 +40,6 @@ pub(crate) const ALL: &[&Case] = &[
     &vhost::CASE,
     &tcp_vs_kernel::CASE,
     &peers::CASE,
-    &crc32c::CASE,
 ];
 
 /// What the cases share: programs, cores, a folder for files.
