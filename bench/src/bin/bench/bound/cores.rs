@@ -29,18 +29,3 @@ pub(crate) fn run_on_each<'a, T: Send>(cores: &[usize], work: Vec<Work<'a, T>>) 
         threads.into_iter().map(join).collect()
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn work_runs_on_the_cores_asked_for() {
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let [first, .., last] = cores.as_slice() else { return };
-        let cores = [first.id, last.id];
-        let work = || cores.map(|core| -> Work<'_, usize> { Box::new(move || core) }).into();
-        assert_eq!(run_on_each(&cores, work()).unwrap(), cores);
-        assert!(run_on_each(&[first.id, 1 << 20], work()).is_err());
-    }
-}

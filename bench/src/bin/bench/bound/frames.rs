@@ -1,9 +1,7 @@
 //! The frames of the bound: mbufs of a `ring` port, reused in the order of the runtime's pools.
 
 use anyhow::{Context, Result};
-use ferrowarp::device::{
-    Device, DeviceSpec, DpdkDevice, DpdkTx, OpenConfig, TxClass, TxFrame, open,
-};
+use ferrowarp::device::{Device, DpdkDevice, DpdkTx, TxClass};
 use ferrowarp_proto::tcp;
 
 use super::layout::emss;
@@ -13,15 +11,6 @@ use super::layout::emss;
 pub(crate) const BURST_LEN: usize = 16;
 /// Mbufs that the runtime takes from a pool at a time.
 const CACHE_LEN: usize = 8;
-
-/// Opens the two ends of a `ring` with the pools that `iwperf` has.
-pub(crate) fn open_ring(mtu: u16) -> Result<[DpdkDevice; 2]> {
-    let mut config = OpenConfig::default();
-    config.mtu = mtu;
-    let (first, second) =
-        open(&DeviceSpec::Ring, &config)?.into_pair().context("a ring has two ends")?;
-    Ok([first, second])
-}
 
 /// Returns the frames in rotation on one core: a burst, and those that the source took from its
 /// pool in advance.
@@ -34,25 +23,6 @@ pub(crate) const fn one_core_count() -> usize {
 pub(crate) fn two_cores_count(mtu: u16) -> usize {
     let window = usize::try_from(tcp::Config::default().recv_window).unwrap_or(usize::MAX);
     window.div_ceil(emss(mtu)).max(BURST_LEN) + CACHE_LEN
-}
-
-/// A frame. Whoever has it may write to it.
-pub(crate) trait Frame {
-    /// Returns the buffer from the Ethernet header on.
-    fn buf_mut(&mut self) -> &mut [u8];
-}
-
-impl Frame for DpdkTx {
-    #[inline]
-    fn buf_mut(&mut self) -> &mut [u8] {
-        TxFrame::buf_mut(self)
-    }
-}
-
-impl Frame for Vec<u8> {
-    fn buf_mut(&mut self) -> &mut [u8] {
-        self
-    }
 }
 
 /// Free frames at the source: last in, first out, but taken from the pool in advance, a few at a

@@ -67,20 +67,3 @@ fn populate(map: MmapMut) -> io::Result<MmapMut> {
         _ => Ok(map),
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_do_not_overlap() {
-        let mut memory = MessageMemory::map(0, 100, 3).unwrap();
-        for (slot, value) in (1..=3).enumerate() {
-            memory.bytes_mut(slot).fill(value);
-        }
-        for (slot, value) in (1..=3).enumerate() {
-            assert!(memory.bytes(slot).iter().all(|&byte| byte == value));
-            assert_eq!(memory.start(slot), slot * 128);
-        }
-    }
-}

@@ -13,9 +13,10 @@ use ferrowarp::device::{
 use hdrhistogram::Histogram;
 
 use super::cores::{Work, run_on_each};
-use super::frames::{BURST_LEN, open_ring};
+use super::frames::BURST_LEN;
 use super::transfer::{Sink, Source, Transfer, WorkingSet};
 use crate::iwperf::TAIL;
+use crate::ring::{open_config, open_ring};
 use crate::runner::Figures;
 
 /// Largest latency that the histogram resolves, and its significant digits, as in `iwperf`.
@@ -31,7 +32,7 @@ pub(crate) fn measure(
 ) -> Result<Figures> {
     let frame_len = transfer.single_frame_len().context("a ping is one segment")?;
     ensure!(cores[0] != cores[1], "a ping-pong needs two cores");
-    let [first, second] = open_ring(mtu)?;
+    let (first, second) = open_ring(&open_config(mtu))?;
     let mut first = End::new(first, transfer, frame_len)?;
     let mut second = End::new(second, transfer, frame_len)?;
     let stop = AtomicBool::new(false);
@@ -109,24 +110,5 @@ impl End {
             self.sink.place(frame.head());
         }
         received
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bound::layout::Layout;
-    use crate::bound::transfer::Target;
-
-    #[test]
-    fn half_trips_are_measured() {
-        let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let [first, .., last] = cores.as_slice() else { return };
-        let target = Target { stag: 1, to: 0 };
-        let of = |len| Transfer::frozen_and_best(&Layout::alone(1500, len), target)[0].clone();
-        let duration = Duration::from_millis(5);
-        let found = measure(&of(64), 1500, [first.id, last.id], duration).unwrap();
-        assert!(found["us, p50"] > 0.0 && found[TAIL] >= 0.0, "{found:?}");
-        assert!(measure(&of(4096), 1500, [first.id, last.id], duration).is_err());
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use ferrowarp::TcpStats;
 
-use super::{Case, Setup, pin};
+use super::{Case, Setup, on_core};
 use crate::ring::Pair;
 use crate::runner::{Figures, Group};
 
@@ -21,6 +21,9 @@ pub(crate) const CASE: Case = Case {
     method: include_str!("../../../../methods/loss.md"),
 };
 
+/// MTU, and bytes per RDMA Write.
+const MTU: u16 = 1500;
+const SIZE: u32 = 65_536;
 /// Time in which a loss has to be repaired.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time before the measurements of a connection: slow start, and growth of the window.
@@ -37,12 +40,6 @@ pub(crate) struct Options {
     /// Segments to count after the repair of each single loss
     #[arg(long, default_value_t = 10_000)]
     segments: u32,
-    /// Bytes per RDMA Write
-    #[arg(long, default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..))]
-    size: u32,
-    /// MTU in bytes
-    #[arg(long, default_value_t = 1500)]
-    mtu: u16,
 }
 
 /// Figures of the single losses.
@@ -64,9 +61,9 @@ pub(crate) fn groups(setup: &Setup, options: Options) -> Result<Vec<Group>> {
     let goodput = Group::new("Goodput", name)
         .contender("with loss", move |seconds| {
             seed += 1;
-            on_core(core, move || goodput(options, Some((options.rate, seed)), seconds))
+            on_core(core, move || goodput(Some((options.rate, seed)), seconds))
         })
-        .contender("without", move |seconds| on_core(core, move || goodput(options, None, seconds)))
+        .contender("without", move |seconds| on_core(core, move || goodput(None, seconds)))
         .compare("with loss", "without", "Gb/s", None)
         .show("with loss", LOST, None)
         .show("with loss", RETRANSMITTED, None);
@@ -79,20 +76,8 @@ pub(crate) fn groups(setup: &Setup, options: Options) -> Result<Vec<Group>> {
     Ok(vec![goodput, recovery])
 }
 
-/// Measures on a thread of its own, so that this one keeps its affinity.
-fn on_core(
-    core: usize,
-    measure: impl FnOnce() -> Result<Figures> + Send + 'static,
-) -> Result<Figures> {
-    let thread = std::thread::spawn(move || {
-        pin(core)?;
-        measure()
-    });
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
-fn goodput(options: Options, loss: Option<(f64, u64)>, seconds: f64) -> Result<Figures> {
-    let mut pair = Pair::connect(options.mtu, options.size, loss)?;
+fn goodput(loss: Option<(f64, u64)>, seconds: f64) -> Result<Figures> {
+    let mut pair = Pair::connect(MTU, SIZE, loss)?;
     pair.run(WARM_UP)?;
     let counts = |pair: &Pair| -> Result<_> {
         Ok((pair.tcp_stats()?[0], pair.watches[0].lost.load(Ordering::Relaxed)))
@@ -115,12 +100,8 @@ fn goodput(options: Options, loss: Option<(f64, u64)>, seconds: f64) -> Result<F
 /// Loses single frames. After each repair the segments that either end receives are counted, and
 /// those among them that take the slow path of TCP.
 fn recovery(options: Options) -> Result<Figures> {
-    let mut pair = Pair::connect(options.mtu, options.size, Some((0.0, 1)))?;
+    let mut pair = Pair::connect(MTU, SIZE, Some((0.0, 1)))?;
     pair.run(WARM_UP)?;
-    let poll = |pair: &mut Pair| {
-        pair.poll_source()?;
-        pair.poll_sink()
-    };
     let mut repair_time = Duration::ZERO;
     let [mut during, mut after] = [[Received::default(); 2]; 2];
     for _ in 0..options.single {
@@ -129,14 +110,14 @@ fn recovery(options: Options) -> Result<Figures> {
         let start = Instant::now();
         while pair.tcp_stats()?[0].recoveries_ended == before[0].recoveries_ended {
             ensure!(start.elapsed() < REPAIR_TIME_MAX, "a loss was not repaired");
-            poll(&mut pair)?;
+            pair.poll()?;
         }
         repair_time += start.elapsed();
         let repaired = pair.tcp_stats()?;
         let mut now = repaired;
         while now[1].segments_in.wrapping_sub(repaired[1].segments_in) < options.segments {
             for _ in 0..32 {
-                poll(&mut pair)?;
+                pair.poll()?;
             }
             now = pair.tcp_stats()?;
         }

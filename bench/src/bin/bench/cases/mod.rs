@@ -12,6 +12,7 @@ pub(crate) mod vhost;
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use ferrowarp_tests::process::TempDir;
@@ -79,6 +80,17 @@ pub(crate) fn choose_cores(given: &[usize]) -> Result<Vec<usize>> {
     ensure!(cores.len() <= 2, "--cores takes one core for both ends, or two");
     cores.first().context("the cores of this task are unknown: use --cores")?;
     Ok(cores)
+}
+
+/// Measures on a thread of its own that is pinned to a core, so that this one keeps its affinity.
+pub(crate) fn on_core<T: Send>(
+    core: usize,
+    measure: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = scope.spawn(move || pin(core).and_then(|()| measure()));
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Bits of a CPU set.

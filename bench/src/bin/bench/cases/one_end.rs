@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{Case, Setup, pin};
+use super::{Case, Setup, on_core};
 use crate::ring::Pair;
 use crate::ring::watched_port::Watch;
 use crate::runner::{Figures, Group};
@@ -51,8 +51,7 @@ pub(crate) fn groups(setup: &Setup) -> Vec<Group> {
 }
 
 fn measure(mtu: u16, core: usize, seconds: f64) -> Result<Figures> {
-    let thread = std::thread::spawn(move || {
-        pin(core)?;
+    on_core(core, || {
         let clock_ns = clock_ns();
         let mut pair = Pair::connect(mtu, SIZE, None)?;
         pair.run(WARM_UP)?;
@@ -77,8 +76,7 @@ fn measure(mtu: u16, core: usize, seconds: f64) -> Result<Figures> {
             [(ns, busy_ns / f64::from(segments)), (gbit_s, bytes as f64 * 8.0 / busy_ns)]
         };
         Ok(watches.into_iter().zip(FIGURES).flat_map(of_end).collect())
-    });
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// Returns the mean time of a reading of the clock in nanoseconds.

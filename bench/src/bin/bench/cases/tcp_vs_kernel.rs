@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -17,9 +17,9 @@ use ferrowarp_tests::process::{self, Running, TempDir};
 use serde_json::Value;
 
 use super::peers::{Test, kernel};
-use super::{Case, Setup, pin};
+use super::{Case, Setup, on_core};
 use crate::launch::{self, CONGESTION_CONTROL, Network};
-use crate::ring::{End, Write, config};
+use crate::ring::{End, Pair, config};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case = Case {
@@ -166,8 +166,7 @@ impl LinkPlan {
     /// Measures two contexts on a thread of their own.
     fn ours(&self, sockets: [String; 2], seconds: f64) -> Result<Figures> {
         let (core, warm_up) = (self.cores[0], Duration::from_secs_f64(self.warm_up));
-        let thread = std::thread::spawn(move || {
-            pin(core)?;
+        on_core(core, || {
             let (len, depth) = WRITES;
             let open = |(host, socket): (u8, String)| -> Result<End> {
                 let mut config = config(format!("memif:{socket},client").parse()?, host, 1500, 1);
@@ -178,9 +177,10 @@ impl LinkPlan {
             let (mut source, mut sink) = (open((1, left))?, open((2, right))?);
             register_current_thread();
             source.connect(0, &mut sink, 0)?;
-            goodput(&mut source, &mut sink, warm_up, Duration::from_secs_f64(seconds))
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let mut pair = Pair::new(source, sink, len, depth)?;
+            pair.run(warm_up)?;
+            Ok(Figures::from([("Gb/s", pair.run(Duration::from_secs_f64(seconds))?)]))
+        })
     }
 
     /// Measures the kernel, each end in a fresh namespace, so that it has no metrics of earlier
@@ -247,38 +247,6 @@ fn move_tap(link: &str, namespace: &str, name: &str, address: &str) -> Result<()
     let control = ["scope", "link", "src", address, "congctl", CONGESTION_CONTROL];
     on(&[&route[..], &control[..]].concat())?;
     Ok(())
-}
-
-/// Writes for some time after a warm-up; counts what the sink has confirmed.
-fn goodput(
-    source: &mut End,
-    sink: &mut End,
-    warm_up: Duration,
-    duration: Duration,
-) -> Result<Figures> {
-    let write = Write { remote: sink.remote(), offset: 0, len: WRITES.0 };
-    source.write(0, (0, WRITES.1), &write)?;
-    let start = Instant::now();
-    let (mut completed, mut from) = (0_usize, None);
-    loop {
-        let mut count = 0;
-        source.poll(|_, more| count += more)?;
-        sink.poll(|_, _| ())?;
-        if count > 0 {
-            source.write(0, (0, count), &write)?;
-            completed += count;
-        }
-        let elapsed = start.elapsed();
-        match from {
-            None if elapsed >= warm_up => from = Some((elapsed, completed)),
-            Some((began, before)) if elapsed - began >= duration => {
-                let bytes = (completed - before) as f64 * f64::from(write.len);
-                let gbit_s = bytes * 8e-9 / (elapsed - began).as_secs_f64();
-                return Ok(Figures::from([("Gb/s", gbit_s)]));
-            }
-            _ => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ferrowarp::device::{DeviceSpec, OpenConfig, open, register_current_thread};
+use ferrowarp::device::{DeviceSpec, DpdkDevice, OpenConfig, open, register_current_thread};
 use ferrowarp::{
     Access, Config, ConnParam, Context, Cq, EndReason, Event, Listener, Mr, Operation, Payload, Pd,
     Qp, QpOptions, QpState, SendWr, TcpStats, Wc, WcStatus,
@@ -42,42 +42,54 @@ pub(crate) fn config(device: DeviceSpec, host: u8, mtu: u16, connections: usize)
     config
 }
 
-/// Two connected ends over `ring` on this thread, with Writes from the source to the sink.
+/// Options of a device with this MTU.
+pub(crate) fn open_config(mtu: u16) -> OpenConfig {
+    let mut config = OpenConfig::default();
+    config.mtu = mtu;
+    config
+}
+
+/// Opens the two ends of a `ring`.
+pub(crate) fn open_ring(config: &OpenConfig) -> Result<(DpdkDevice, DpdkDevice)> {
+    open(&DeviceSpec::Ring, config)?.into_pair().context("a ring has two ends")
+}
+
+/// Two connected ends on this thread, with Writes from the source to the sink.
 pub(crate) struct Pair {
     pub(crate) source: End,
     pub(crate) sink: End,
-    pub(crate) write: Write,
+    write: Write,
     /// Counts of the ports of source and sink.
     pub(crate) watches: [Arc<Watch>; 2],
     pub(crate) completed: u64,
 }
 
-/// Writes that the source of a [`Pair`] has outstanding.
+/// Writes that the source of a [`Pair`] over `ring` has outstanding.
 const DEPTH: usize = 128;
 
 impl Pair {
-    /// Connects the ends; `loss`: probability that a frame of the source is lost, and its seed.
-    /// ACKs are not lost: the next one reports the same.
+    /// Connects two ends over `ring`; `loss`: probability that a frame of the source is lost, and
+    /// its seed. ACKs are not lost: the next one reports the same.
     pub(crate) fn connect(mtu: u16, size: u32, loss: Option<(f64, u64)>) -> Result<Self> {
-        let mut open_config = OpenConfig::default();
-        open_config.mtu = mtu;
-        let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
-            bail!("a ring has two ends");
-        };
+        let (left, right) = open_ring(&open_config(mtu))?;
         // The first device starts DPDK, with which the thread is registered then.
         register_current_thread();
         let watches = [(); 2].map(|()| Arc::<Watch>::default());
         let left = WatchedPort::new(left, loss, &watches[0]);
         let right = WatchedPort::new(right, None, &watches[1]);
-        let configs = [1, 2].map(|host| config(DeviceSpec::Ring, host, mtu, 1));
-        let [of_left, of_right] = configs;
+        let [of_left, of_right] = [1, 2].map(|host| config(DeviceSpec::Ring, host, mtu, 1));
         let (left, right) = Context::joined((left, of_left), (right, of_right))?;
         let mut source = End::new(left, 1, 1, DEPTH, size as usize)?;
         let mut sink = End::new(right, 2, 1, 1, size as usize)?;
         source.connect(0, &mut sink, 0)?;
+        Ok(Self { watches, ..Self::new(source, sink, size, DEPTH)? })
+    }
+
+    /// Begins Writes of `size` bytes on the first queue pair of connected ends.
+    pub(crate) fn new(source: End, sink: End, size: u32, depth: usize) -> Result<Self> {
         let write = Write { remote: sink.remote(), offset: 0, len: size };
-        source.write(0, (0, DEPTH), &write)?;
-        Ok(Self { source, sink, write, watches, completed: 0 })
+        source.write(0, (0, depth), &write)?;
+        Ok(Self { source, sink, write, watches: Default::default(), completed: 0 })
     }
 
     /// Polls the source, and posts as many Writes as have completed.
@@ -97,13 +109,19 @@ impl Pair {
         self.sink.poll(|_, _| ())
     }
 
+    /// Polls both ends.
+    #[inline]
+    pub(crate) fn poll(&mut self) -> Result<()> {
+        self.poll_source()?;
+        self.poll_sink()
+    }
+
     /// Writes for some time; returns the bandwidth in Gb/s.
     pub(crate) fn run(&mut self, duration: Duration) -> Result<f64> {
         let (start, before) = (Instant::now(), self.completed);
         loop {
             for _ in 0..POLLS_PER_CLOCK_READ {
-                self.poll_source()?;
-                self.poll_sink()?;
+                self.poll()?;
             }
             let elapsed = start.elapsed();
             if elapsed >= duration {

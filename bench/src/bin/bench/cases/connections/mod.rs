@@ -11,9 +11,9 @@ use clap::Args;
 use ferrowarp::device::{DeviceSpec, register_current_thread};
 use ferrowarp::{Context, Qp};
 
-use super::{Case, Setup, pin};
+use super::{Case, Setup, on_core};
 use crate::model::Limit::{self, AtLeast, AtMost, EachAtMost};
-use crate::ring::{End, Write, config};
+use crate::ring::{End, Pair, Write, config};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case = Case {
@@ -127,19 +127,6 @@ fn show(mut group: Group, figures: &[&'static str], limit: Option<Limit>) -> Gro
     group.once()
 }
 
-/// Measures on a thread of its own, so that this one keeps its affinity.
-fn on_core(
-    core: usize,
-    measure: impl FnOnce() -> Result<Figures> + Send + 'static,
-) -> Result<Figures> {
-    let thread = std::thread::spawn(move || {
-        pin(core)?;
-        register_current_thread();
-        measure()
-    });
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-}
-
 /// Two contexts over `ring`, and connections between them.
 struct Ends {
     left: End,
@@ -156,6 +143,7 @@ impl Ends {
             config
         };
         let (left, right) = Context::ring_pair(of_host(1), of_host(2))?;
+        register_current_thread();
         let end = |context, host| End::new(context, host, 0, connections.min(1 << 14), len);
         Ok(Self { left: end(left, 1)?, right: end(right, 2)? })
     }
@@ -261,27 +249,11 @@ fn write_beside(idle: usize, size: u32, depth: usize, seconds: f64) -> Result<Fi
     let mut ends = Ends::open(idle + 1, size as usize)?;
     ends.set_up(1, depth, 1)?;
     ends.set_up(idle, 1, 1)?;
-    let write = Write { remote: ends.right.remote(), offset: 0, len: size };
-    ends.left.write(0, (0, depth), &write)?;
-    let mut run = |duration: Duration| -> Result<f64> {
-        let (start, mut completed) = (Instant::now(), 0_usize);
-        loop {
-            for _ in 0..16 {
-                let count = ends.poll()?;
-                if count > 0 {
-                    ends.left.write(0, (0, count), &write)?;
-                }
-                completed += count;
-            }
-            let elapsed = start.elapsed();
-            if elapsed >= duration {
-                ensure!(completed > 0, "no Write has completed in {elapsed:?}");
-                return Ok(elapsed.as_nanos() as f64 / completed as f64);
-            }
-        }
-    };
-    run(WARM_UP)?;
-    Ok(Figures::from([(WRITE, run(Duration::from_secs_f64(seconds))?)]))
+    let mut pair = Pair::new(ends.left, ends.right, size, depth)?;
+    pair.run(WARM_UP)?;
+    let gbit_s = pair.run(Duration::from_secs_f64(seconds))?;
+    ensure!(gbit_s > 0.0, "no Write has completed: more --seconds");
+    Ok(Figures::from([(WRITE, f64::from(size) * 8.0 / gbit_s)]))
 }
 
 /// Sets up `count` connections, writes messages on each, which are compared, and ends them. All

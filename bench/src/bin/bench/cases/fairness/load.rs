@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use ferrowarp::Context;
-use ferrowarp::device::{DeviceSpec, OpenConfig, open, register_current_thread};
+use ferrowarp::device::{DeviceSpec, register_current_thread};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use super::hub::HubPort;
 use super::traffic::Traffic;
-use crate::ring::{End, Write, config};
+use crate::ring::{End, Write, config, open_config, open_ring};
 
 /// Bytes of the Write whose latency is measured.
 const PROBE_LEN: u32 = 64;
@@ -259,12 +259,9 @@ impl Load {
 /// DPDK has 32 ports at most: too few for a ring each.
 fn incast_contexts(count: usize, mtu: u16) -> Result<(Vec<Context>, Context)> {
     let sink_config = config(DeviceSpec::Ring, SINK, mtu, count);
-    let mut open_config = OpenConfig::default();
-    open_config.mtu = mtu;
-    open_config.pools = sink_config.pools;
-    let Some((left, right)) = open(&DeviceSpec::Ring, &open_config)?.into_pair() else {
-        bail!("a ring has two ends");
-    };
+    let mut options = open_config(mtu);
+    options.pools = sink_config.pools;
+    let (left, right) = open_ring(&options)?;
     let ports = (SINK + 1..).zip(HubPort::share(left, count));
     let contexts =
         ports.map(|(host, port)| Context::over(port, config(DeviceSpec::Ring, host, mtu, 1)));

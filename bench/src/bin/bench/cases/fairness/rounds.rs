@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 
 use super::load::{Load, PORT_QUEUE_LEN, Placed, Sink};
 use super::traffic::Traffic;
-use crate::cases::pin;
+use crate::cases::on_core;
 use crate::runner::Figures;
 
 /// Pause before a Write at most, in addition to a round: the Write comes at any time of a round.
@@ -40,13 +40,9 @@ pub(crate) const ALLOWED: &str = "allowed";
 
 /// Measures one round on a thread of its own.
 pub(crate) fn run(traffic: &Traffic, mtu: u16, core: usize, seconds: f64) -> Result<Figures> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(move || {
-            pin(core)?;
-            let (load, sink) = Load::connect(traffic, mtu)?;
-            Bench { load, sink }.round(traffic, mtu, seconds)
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    on_core(core, || {
+        let (load, sink) = Load::connect(traffic, mtu)?;
+        Bench { load, sink }.round(traffic, mtu, seconds)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
-use ferrowarp::device::{OpenConfig, open, register_current_thread};
+use ferrowarp::device::register_current_thread;
 use hdrhistogram::Histogram;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
@@ -11,7 +11,8 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use super::smoltcp_device::Port;
 use super::{LATENCIES, Peer, Test, rate};
-use crate::cases::pin;
+use crate::cases::on_core;
+use crate::ring::{open_config, open_ring};
 use crate::runner::Figures;
 
 /// Addresses of client and server (benchmark range).
@@ -56,13 +57,8 @@ impl Peer for Smoltcp {
 
     fn run(&self, test: Test, seconds: f64) -> Result<Figures> {
         let Self { core, mtu } = *self;
-        let thread = std::thread::spawn(move || {
-            pin(core)?;
-            let mut config = OpenConfig::default();
-            config.mtu = mtu;
-            let Some((left, right)) = open(&"ring".parse()?, &config)?.into_pair() else {
-                bail!("a ring has two ends");
-            };
+        on_core(core, || {
+            let (left, right) = open_ring(&open_config(mtu))?;
             register_current_thread();
             let end = |device, index: usize| End::new(Port::new(device), ADDRESSES[index], test);
             let mut ends = [end(left, 0)?, end(right, 1)?];
@@ -71,8 +67,7 @@ impl Peer for Smoltcp {
                 Test::Stream { size, .. } => bandwidth(&mut ends, usize::try_from(size)?, seconds),
                 Test::PingPong { size } => latency(&mut ends, usize::try_from(size)?, seconds),
             }
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 }
 
