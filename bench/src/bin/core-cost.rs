@@ -2,8 +2,6 @@
 //! messages in one direction. `instructions` runs it under callgrind twice with different
 //! counts: the difference is the cost of the messages without the set-up.
 
-use std::time::Instant;
-
 use anyhow::{Result, ensure};
 use clap::Parser;
 use ferrowarp_bench::engine_pair::EnginePair;
@@ -28,21 +26,12 @@ fn main() -> Result<()> {
     ensure!(workload.depth > 0, "--depth is at least 1");
     ensure!(workload.qps == 1, "--qps is for verbs-cost");
     let mut pair = EnginePair::connect(workload);
-    let start = Instant::now();
     let counts = pair.transfer(options.transfer, options.count);
-    let elapsed = start.elapsed();
     let (digest, is_equal) = pair.digest();
     ensure!(is_equal, "the bytes at the sink differ from those of the source");
-    let ns = elapsed.as_secs_f64() * 1e9;
     println!(
         "{} messages of {} bytes, {} segments, {} acks, digest {digest:08x}",
         counts.messages, workload.size, counts.segments, counts.acks
-    );
-    println!(
-        "{:.1} ns per segment, {:.1} ns per message, {:.2} Gb/s (both ends on one core)",
-        ns / counts.segments as f64,
-        ns / counts.messages as f64,
-        counts.messages as f64 * f64::from(workload.size) * 8.0 / ns
     );
     Ok(())
 }

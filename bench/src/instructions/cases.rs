@@ -128,21 +128,3 @@ pub const CROWDED_POLL: &str = "poll without work, 21,000 queues";
 /// Names of the cases that have variants.
 const PLAIN: [&str; 3] =
     ["64 KiB, MTU 1500", "64 bytes, 128 outstanding", "64 bytes, one at a time"];
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-
-    #[test]
-    fn names_are_unique_and_plain_cases_exist() {
-        let cases = all();
-        let names: HashSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-        assert_eq!(names.len(), cases.len());
-        assert_eq!(cases.iter().filter(|case| case.plain.is_some()).count(), 10);
-        for plain in cases.iter().filter_map(|case| case.plain) {
-            assert!(names.contains(plain), "{plain}");
-        }
-    }
-}

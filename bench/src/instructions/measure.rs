@@ -236,15 +236,3 @@ pub fn check_tools(programs: &Path) -> Result<()> {
     ensure!(program.exists(), "{} is absent: build this package whole", program.display());
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn segments_are_parsed_from_the_output() {
-        assert_eq!(segments("60 messages of 64 bytes, 17 segments, 2 acks"), Some(17));
-        assert_eq!(segments("46 segments in 3 trains sent"), Some(46));
-        assert_eq!(segments("hello"), None);
-    }
-}

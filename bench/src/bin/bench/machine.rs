@@ -86,17 +86,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_is_described_and_named() {
-        let found = properties();
-        let value = |name| &found.iter().find(|(found, _)| found == name).unwrap().1;
-        assert_ne!(value("Scheduling"), "unknown");
-        assert_eq!(value(LOAD).split(' ').count(), 3);
-        assert!(value("Rust").starts_with("rustc ") && today().starts_with("20"));
+    fn machine_is_named_by_its_processor() {
+        assert_ne!(scheduling(), "unknown");
         let named = |processor: &str, avx512: &str| {
-            slug(&[
-                ("Processor".to_owned(), processor.to_owned()),
-                ("AVX-512, VPCLMULQDQ".to_owned(), avx512.to_owned()),
-            ])
+            let properties = [("Processor", processor), ("AVX-512, VPCLMULQDQ", avx512)];
+            slug(&properties.map(|(name, value)| (name.to_owned(), value.to_owned())))
         };
         assert_eq!(named("Intel(R) Xeon(R) Processor", "true, true"), "intel-xeon-avx512");
         assert_eq!(named("AMD EPYC", "false, false"), "amd-epyc");

@@ -5,7 +5,6 @@
 //! on a machine.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
@@ -192,9 +191,13 @@ pub(crate) fn run(
     let mut outcome = Outcome::default();
     let of_group =
         |group: &Group| group.contenders.len() * if group.is_single { 1 } else { rounds };
-    let mut progress = Progress::new(groups.iter().map(of_group).sum());
+    let count = groups.iter().map(of_group).sum::<usize>();
+    let style = ProgressStyle::with_template("{bar:20} {pos}/{len}, {eta} left: {wide_msg}");
+    // Shown on a terminal alone; elsewhere each measurement prints a line.
+    let bar = ProgressBar::new(count as u64).with_style(style.expect("the template is a constant"));
+    let started = Instant::now();
     for round in 0..rounds {
-        let elapsed = progress.started.elapsed();
+        let elapsed = started.elapsed();
         let longest = elapsed / u32::try_from(round.max(1)).unwrap_or(u32::MAX);
         if round > 0 && limit.is_some_and(|limit| elapsed + longest > limit) {
             outcome.notes.push(format!("{round} of {rounds} rounds: there was no time for more."));
@@ -210,65 +213,30 @@ pub(crate) fn run(
                 let contender = &mut group.contenders[index];
                 let result = (contender.measure)(seconds).with_context(|| contender.name.clone());
                 let label = format!("round {} of {rounds}, {}", round + 1, group.name);
-                let value = |figures: &Figures| {
-                    figures.get(figure).map_or_else(String::new, |value| digits(*value))
-                };
-                match &result {
-                    Ok(figures) => progress.advance(&format!(
-                        "{label}: {} {} {figure}",
-                        contender.name,
-                        value(figures)
-                    )),
-                    Err(error) => {
-                        progress.advance(&format!("{label}: failed: {error:#}"));
-                        outcome.failures.push(format!("{label}: {error:#}"));
+                let said = match &result {
+                    Ok(figures) => {
+                        let value = figures.get(figure).map_or_else(String::new, |it| digits(*it));
+                        format!("{label}: {} {value} {figure}", contender.name)
                     }
+                    Err(error) => {
+                        outcome.failures.push(format!("{label}: {error:#}"));
+                        format!("{label}: failed: {error:#}")
+                    }
+                };
+                bar.inc(1);
+                if bar.is_hidden() {
+                    eprintln!("{}/{count}, {} s left: {said}", bar.position(), bar.eta().as_secs());
+                } else {
+                    bar.set_message(said);
                 }
                 contender.rounds.push(result.ok());
             }
         }
     }
-    progress.finish();
+    bar.finish_and_clear();
     outcome.rows = groups.iter().flat_map(Group::rows).collect();
     outcome.notes.extend(groups.iter().filter_map(|group| Some(group.note.as_ref()?())));
     outcome
-}
-
-/// A bar on a terminal; elsewhere a line for each measurement.
-struct Progress {
-    bar: Option<ProgressBar>,
-    started: Instant,
-    done: usize,
-    count: usize,
-}
-
-impl Progress {
-    fn new(count: usize) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let style =
-                ProgressStyle::with_template("{bar:20} {pos}/{len}, {eta} left: {wide_msg}");
-            ProgressBar::new(count as u64).with_style(style.expect("a constant template"))
-        });
-        Self { bar, started: Instant::now(), done: 0, count }
-    }
-
-    fn advance(&mut self, text: &str) {
-        self.done += 1;
-        if let Some(bar) = &self.bar {
-            bar.set_message(text.to_owned());
-            bar.inc(1);
-            return;
-        }
-        let remaining = self.count.saturating_sub(self.done) as f64 / self.done as f64;
-        let left = self.started.elapsed().mul_f64(remaining).as_secs();
-        eprintln!("{}/{}, {left} s left: {text}", self.done, self.count);
-    }
-
-    fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
 }
 
 #[cfg(test)]

@@ -97,26 +97,6 @@ fn bursts_are_as_long_as_those_of_the_engine() {
     }
 }
 
-#[test]
-fn sink_has_the_message_after_one_cycle() {
-    for (mtu, message_len) in [(1500, 65_536), (9000, 4096), (1500, 1)] {
-        let layout = Layout::new(mtu, message_len);
-        for transfer in transfers(&layout, 1) {
-            let (mut source, mut sink) = (
-                Source::new(&transfer, WorkingSet::SINGLE).unwrap(),
-                Sink::new(&transfer, WorkingSet::SINGLE).unwrap(),
-            );
-            let mut frame = vec![0; usize::from(mtu) + 14];
-            for _ in &layout.segments {
-                source.build(&mut frame);
-                sink.place(&frame);
-            }
-            assert_eq!(source.message(0), sink.message(0));
-            assert!(sink.placed_bytes().is_multiple_of(message_len as u64));
-        }
-    }
-}
-
 /// Queue pairs take turns with as many messages as each has outstanding.
 #[test]
 fn slots_take_turns_with_their_outstanding_messages() {
