@@ -43,65 +43,44 @@ pub const OPTIONS: [&str; 3] = ["--tool=callgrind", "--dump-instr=yes", "--compr
 /// Prefixes of functions of the C library that count for their caller.
 const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
 
-/// Instruction counts of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Instruction counts of a run, or their means per message.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profile {
     /// All instructions.
-    pub total: u64,
+    pub total: f64,
     /// By layer; `other` for instructions without one.
-    pub layers: BTreeMap<String, u64>,
+    pub layers: BTreeMap<String, f64>,
     /// Inclusive counts of the requested functions, in their order.
-    pub inclusive: Vec<u64>,
+    pub inclusive: Vec<f64>,
 }
 
 impl Profile {
     /// Parses a callgrind file made with [`OPTIONS`]. `functions` are parts of the names of
     /// functions to report the inclusive cost of; none of them may be recursive.
     pub fn parse(text: &str, functions: &[&str]) -> Result<Self> {
-        let inclusive = vec![0; functions.len()];
+        let inclusive = vec![0.0; functions.len()];
         let mut reader = Reader { functions, inclusive, ..Reader::default() };
         for (number, line) in text.lines().enumerate() {
             reader.line(line).with_context(|| format!("line {}: {line}", number + 1))?;
         }
-        if reader.total == 0 {
+        if reader.total == 0.0 {
             bail!("no costs found: is this a callgrind file of instructions?");
         }
         Ok(reader.profile())
     }
 
     /// Returns the mean cost of a message: the difference of `self` and `fewer`, over `count`.
-    pub fn per_message(&self, fewer: &Self, count: u64) -> Cost {
-        let mean = |more: u64, less: u64| (more as f64 - less as f64) / count as f64;
-        let of = |profile: &Self, layer: &str| profile.layers.get(layer).copied().unwrap_or(0);
-        Cost {
+    pub fn per_message(&self, fewer: &Self, count: u64) -> Self {
+        let mean = |more: f64, less: f64| (more - less) / count as f64;
+        let layer = |(name, sum): (&String, &f64)| (name.clone(), mean(*sum, fewer.layer(name)));
+        let inclusive = self.inclusive.iter().zip(&fewer.inclusive);
+        Self {
             total: mean(self.total, fewer.total),
-            layers: self
-                .layers
-                .keys()
-                .map(|layer| (layer.clone(), mean(of(self, layer), of(fewer, layer))))
-                .collect(),
-            inclusive: self
-                .inclusive
-                .iter()
-                .zip(&fewer.inclusive)
-                .map(|(&more, &less)| mean(more, less))
-                .collect(),
+            layers: self.layers.iter().map(layer).collect(),
+            inclusive: inclusive.map(|(more, less)| mean(*more, *less)).collect(),
         }
     }
-}
 
-/// Instructions per message; fields as in [`Profile`].
-#[derive(Clone, Debug, Default)]
-pub struct Cost {
-    /// All instructions.
-    pub total: f64,
-    /// By layer.
-    pub layers: BTreeMap<String, f64>,
-    /// Inclusive counts of the requested functions.
-    pub inclusive: Vec<f64>,
-}
-
-impl Cost {
     /// Returns the cost of a layer; 0 if it has none.
     pub fn layer(&self, name: &str) -> f64 {
         self.layers.get(name).copied().unwrap_or(0.0)
@@ -118,15 +97,15 @@ struct InstructionCost<'a> {
     address: u64,
     /// Layer of its source line, if it has one.
     layer: Option<&'a str>,
-    cost: u64,
+    cost: f64,
     callee: Option<&'a str>,
 }
 
 #[derive(Default)]
 struct Reader<'a> {
     functions: &'a [&'a str],
-    total: u64,
-    inclusive: Vec<u64>,
+    total: f64,
+    inclusive: Vec<f64>,
     names: HashMap<(char, u32), &'a str>,
     /// By function, in the order of the file.
     instructions: BTreeMap<&'a str, Vec<InstructionCost<'a>>>,
@@ -175,7 +154,7 @@ impl<'a> Reader<'a> {
         let mut fields = line.split_whitespace();
         let address = fields.next().and_then(|field| field.strip_prefix("0x"));
         let address = u64::from_str_radix(address.context("no address")?, 16)?;
-        let cost: u64 = fields.nth(1).context("no cost")?.parse()?;
+        let cost: f64 = fields.nth(1).context("no cost")?.parse()?;
         let callee = std::mem::take(&mut self.in_call).then_some(self.callee);
         if let Some(callee) = callee {
             for (wanted, sum) in self.functions.iter().zip(&mut self.inclusive) {
@@ -202,7 +181,7 @@ impl<'a> Reader<'a> {
     /// Sums by layer. A line without one counts for that of the instruction at the next lower
     /// address: callgrind does not write the lines of a function in the same order in every run.
     fn profile(mut self) -> Profile {
-        let mut layers: BTreeMap<String, u64> = BTreeMap::new();
+        let mut layers: BTreeMap<String, f64> = BTreeMap::new();
         for (function, mut instructions) in std::mem::take(&mut self.instructions) {
             if self.counts_for_callers(function) {
                 continue;
@@ -311,9 +290,9 @@ calls=1 0x700 40
     #[test]
     fn costs_are_attributed_by_address_and_libc_copies_to_caller() {
         let profile = Profile::parse(TEXT, &["poll_source", "poll_sink"]).unwrap();
-        assert_eq!(profile.total, 159);
-        assert_eq!(profile.inclusive, [155, 0]);
-        let layers = [(COPY, 3), (CRC, 100), ("engine", 37), (HARNESS, 10), ("tcp", 9)];
+        assert_eq!(profile.total, 159.0);
+        assert_eq!(profile.inclusive, [155.0, 0.0]);
+        let layers = [(COPY, 3.0), (CRC, 100.0), ("engine", 37.0), (HARNESS, 10.0), ("tcp", 9.0)];
         let expected: BTreeMap<_, _> = layers.map(|(name, sum)| (name.to_owned(), sum)).into();
         assert_eq!(profile.layers, expected);
     }
@@ -322,9 +301,9 @@ calls=1 0x700 40
     fn per_message_cost_is_difference_of_two_runs() {
         let fewer = Profile::parse(TEXT, &["poll_source"]).unwrap();
         let mut more = fewer.clone();
-        more.total += 50;
-        more.inclusive[0] += 20;
-        *more.layers.get_mut(CRC).unwrap() += 30;
+        more.total += 50.0;
+        more.inclusive[0] += 20.0;
+        *more.layers.get_mut(CRC).unwrap() += 30.0;
         let cost = more.per_message(&fewer, 10);
         assert_eq!((cost.total, cost.inclusive[0], cost.layer(CRC)), (5.0, 2.0, 3.0));
         assert_eq!(cost.stack(), 2.0);

@@ -30,7 +30,8 @@ const QUEUE_LEN: usize = 256;
 /// Free buffers, last in first out.
 type FreeList = Mutex<Vec<Arc<Buffer>>>;
 
-struct Buffer {
+/// A buffer of a pool.
+pub struct Buffer {
     bytes: Box<[u8]>,
     len: AtomicUsize,
     pool: Weak<FreeList>,
@@ -50,22 +51,18 @@ fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A reference to a buffer; dropping the last one returns it to its pool.
+/// A reference to a frame: received, to be sent, or retained. Dropping the last one returns the
+/// buffer to its pool.
 #[derive(Clone)]
-struct FrameRef(Option<Arc<Buffer>>);
+pub struct LoopFrame(Option<Arc<Buffer>>);
 
-impl FrameRef {
+impl LoopFrame {
     fn buffer(&self) -> &Arc<Buffer> {
         self.0.as_ref().expect("taken only when dropped")
     }
-
-    fn bytes(&self) -> &[u8] {
-        let buffer = self.buffer();
-        &buffer.bytes[..buffer.len()]
-    }
 }
 
-impl Drop for FrameRef {
+impl Drop for LoopFrame {
     #[inline]
     fn drop(&mut self) {
         if let Some(buffer) = self.0.take()
@@ -77,22 +74,19 @@ impl Drop for FrameRef {
     }
 }
 
-/// A received frame.
-pub struct LoopRx(FrameRef);
-
-impl RxFrame for LoopRx {
+impl RxFrame for LoopFrame {
     #[inline]
     fn head(&self) -> &[u8] {
-        self.0.bytes()
+        self.bytes()
     }
 
     #[inline]
     fn len(&self) -> usize {
-        self.0.buffer().len()
+        self.buffer().len()
     }
 
     fn copy_out(&self, offset: usize, out: &mut [u8]) {
-        out.copy_from_slice(&self.0.bytes()[offset..offset + out.len()]);
+        out.copy_from_slice(&self.bytes()[offset..offset + out.len()]);
     }
 
     #[inline]
@@ -101,39 +95,33 @@ impl RxFrame for LoopRx {
     }
 }
 
-/// A retained sent frame.
-#[derive(Clone)]
-pub struct LoopRetained(FrameRef);
-
-impl Retained for LoopRetained {
+impl Retained for LoopFrame {
     #[inline]
     fn bytes(&self) -> &[u8] {
-        self.0.bytes()
+        let buffer = self.buffer();
+        &buffer.bytes[..buffer.len()]
     }
 }
 
-/// A frame to send.
-pub struct LoopTx(FrameRef);
-
-impl TxFrame for LoopTx {
-    type Retained = LoopRetained;
+impl TxFrame for LoopFrame {
+    type Retained = Self;
 
     #[inline(never)]
     fn buf_mut(&mut self) -> &mut [u8] {
-        let buffer = self.0.0.as_mut().and_then(Arc::get_mut);
+        let buffer = self.0.as_mut().and_then(Arc::get_mut);
         &mut buffer.expect("a retained frame never changes").bytes
     }
 
     #[inline]
     fn set_len(&mut self, len: usize) {
-        let buffer = self.0.buffer();
+        let buffer = self.buffer();
         assert!(len <= buffer.bytes.len(), "longer than the buffer");
         buffer.len.store(len, Ordering::Relaxed);
     }
 
     #[inline]
-    fn retain(&mut self) -> LoopRetained {
-        LoopRetained(self.0.clone())
+    fn retain(&mut self) -> Self {
+        self.clone()
     }
 
     fn request_checksum(&mut self, _: &ChecksumRequest) {
@@ -142,7 +130,7 @@ impl TxFrame for LoopTx {
 }
 
 /// Frames in flight in one direction.
-type FrameQueue = Arc<Mutex<VecDeque<FrameRef>>>;
+type FrameQueue = Arc<Mutex<VecDeque<LoopFrame>>>;
 
 /// Frames that a port has moved.
 #[derive(Debug, Default)]
@@ -231,7 +219,7 @@ impl LoopDevice {
             let queued = lock(queue);
             // An empty new queue begins at the start of its memory.
             let start = queued.as_slices().0.as_ptr().addr();
-            ranges.push(start..start + queued.capacity() * size_of::<FrameRef>());
+            ranges.push(start..start + queued.capacity() * size_of::<LoopFrame>());
             ranges.push(range_of_arc(queue));
         }
         for list in [&self.data, &self.control] {
@@ -250,25 +238,25 @@ impl LoopDevice {
 }
 
 impl Device for LoopDevice {
-    type Rx = LoopRx;
-    type Tx = LoopTx;
-    type Retained = LoopRetained;
+    type Rx = LoopFrame;
+    type Tx = LoopFrame;
+    type Retained = LoopFrame;
 
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
     #[inline(never)]
-    fn receive(&mut self, burst: &mut Vec<LoopRx>, max: usize) -> usize {
+    fn receive(&mut self, burst: &mut Vec<LoopFrame>, max: usize) -> usize {
         let mut inbound = lock(&self.rx_queue);
         let count = inbound.len().min(max);
-        burst.extend(inbound.drain(..count).map(LoopRx));
+        burst.extend(inbound.drain(..count));
         self.frames.received.fetch_add(count as u64, Ordering::Relaxed);
         count
     }
 
     #[inline(never)]
-    fn allocate(&mut self, pool: TxClass) -> Option<LoopTx> {
+    fn allocate(&mut self, pool: TxClass) -> Option<LoopFrame> {
         let (list, reserve) = match pool {
             TxClass::Data => (&self.data, RESERVE_COUNT),
             TxClass::Retransmit => (&self.data, 0),
@@ -278,7 +266,7 @@ impl Device for LoopDevice {
         if list.len() <= reserve {
             return None;
         }
-        list.pop().map(|buffer| LoopTx(FrameRef(Some(buffer))))
+        list.pop().map(|buffer| LoopFrame(Some(buffer)))
     }
 
     // Not inlined, as the others: a profile attributes their work to the harness.
@@ -293,7 +281,7 @@ impl Device for LoopDevice {
     }
 
     #[inline(never)]
-    fn transmit(&mut self, frame: LoopTx) {
+    fn transmit(&mut self, frame: LoopFrame) {
         let mut outbound = lock(&self.tx_queue);
         if self.lose_every > 0 {
             self.queued += 1;
@@ -303,7 +291,7 @@ impl Device for LoopDevice {
         }
         self.frames.sent.fetch_add(1, Ordering::Relaxed);
         if outbound.len() < QUEUE_LEN {
-            outbound.push_back(frame.0);
+            outbound.push_back(frame);
         }
     }
 

@@ -5,12 +5,11 @@ use std::io::{BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use crate::callgrind::{self, Cost, Profile};
+use crate::callgrind::{self, Profile};
 use crate::instructions::cases::Case;
 use crate::state_lines::{self, EndLines};
 
@@ -42,7 +41,7 @@ pub struct Measured {
     /// The case.
     pub case: Case,
     /// Instructions, by program in the order of [`Program::ALL`].
-    pub costs: [Option<Cost>; 2],
+    pub costs: [Option<Profile>; 2],
     /// State that the trains touch.
     pub lines: Option<Lines>,
 }
@@ -70,7 +69,7 @@ pub struct Setup {
 }
 
 enum Outcome {
-    Cost(Program, Cost),
+    Cost(Program, Profile),
     Lines(Lines),
 }
 
@@ -108,32 +107,19 @@ pub fn all(setup: &Setup, cases: Vec<Case>) -> Result<Vec<Measured>> {
 }
 
 /// Calls `work` for each job on two threads; returns the results in the order of the jobs.
-fn in_parallel<J: Sync, R: Send>(
-    jobs: &[J],
-    work: impl Fn(&J) -> Result<R> + Sync,
-) -> Vec<Result<R>> {
-    const THREAD_COUNT: usize = 2;
+fn in_parallel<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::with_capacity(jobs.len()));
-    thread::scope(|scope| {
-        for _ in 0..THREAD_COUNT {
-            scope.spawn(|| {
-                while let Some((index, job)) = take(jobs, &next) {
-                    let result = work(job);
-                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-                    results.push((index, result));
-                }
-            });
-        }
+    let take = || {
+        let index = next.fetch_add(1, Ordering::Relaxed);
+        jobs.get(index).map(|job| (index, work(job)))
+    };
+    let mut results: Vec<_> = thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(|| std::iter::from_fn(take).collect::<Vec<_>>()));
+        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("no job panics");
+        threads.into_iter().flat_map(join).collect()
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|&(index, _)| index);
     results.into_iter().map(|(_, result)| result).collect()
-}
-
-fn take<'a, J>(jobs: &'a [J], next: &AtomicUsize) -> Option<(usize, &'a J)> {
-    let index = next.fetch_add(1, Ordering::Relaxed);
-    jobs.get(index).map(|job| (index, job))
 }
 
 /// A line that at most one train in so many touches belongs to one queue pair of many.
@@ -167,7 +153,7 @@ impl Setup {
 
     /// Returns the cost of a message or segment: the difference of two runs over the difference of
     /// their counts, so that neither establishment nor the last ACKs are in it.
-    fn cost(&self, program: Program, case: &Case) -> Result<Cost> {
+    fn cost(&self, program: Program, case: &Case) -> Result<Profile> {
         let count = self.scaled(case.count);
         let file = self.scratch.join(format!("{}, {}", program.name(), case.name));
         let run = |count: u64, extension: &str| -> Result<(Profile, u64)> {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::callgrind::Cost;
+use crate::callgrind::Profile;
 use crate::instructions::measure::{Measured, Program};
 use crate::instructions::places::{self, Place};
 use crate::instructions::table::measure;
@@ -14,7 +14,7 @@ use crate::state_lines::EndLines;
 
 /// Prints the instructions by layer, of the cases that are no variants.
 pub fn print_layers(measured: &[Measured], program: Program) {
-    let cases: Vec<(&Measured, &Cost)> = measured
+    let cases: Vec<(&Measured, &Profile)> = measured
         .iter()
         .filter(|case| case.case.plain.is_none())
         .filter_map(|case| Some((case, case.costs[program as usize].as_ref()?)))
@@ -28,7 +28,7 @@ pub fn print_layers(measured: &[Measured], program: Program) {
     }
     println!();
     println!("|---|{}", "---:|".repeat(cases.len()));
-    let row = |name: &str, value: &dyn Fn(&Cost) -> f64| {
+    let row = |name: &str, value: &dyn Fn(&Profile) -> f64| {
         print!("| {name} |");
         for (_, cost) in &cases {
             print!(" {:.0} |", value(cost));
@@ -36,7 +36,7 @@ pub fn print_layers(measured: &[Measured], program: Program) {
         println!();
     };
     row("both ends, all", &|cost| cost.total);
-    row(&format!("both ends, {}", measure(program)), &Cost::stack);
+    row(&format!("both ends, {}", measure(program)), &Profile::stack);
     row("source with its application", &|cost| cost.inclusive[0]);
     row("sink", &|cost| cost.inclusive[1]);
     let layers: BTreeSet<&String> = cases.iter().flat_map(|(_, cost)| cost.layers.keys()).collect();
