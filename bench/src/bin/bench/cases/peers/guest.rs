@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use ferrowarp_tests::interop::guest::Guest;
 
-use super::{Peer, Test};
+use super::{Peer, Test, own_version};
 use crate::iwperf;
 use crate::runner::Figures;
 
@@ -32,19 +32,12 @@ const ROUND_TRIPS: u64 = 1000;
 /// Time allowed for a run.
 const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Which stack runs in the guest.
+/// Stack that runs in the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stack {
     Ours,
     OursWithCrc,
     Siw,
-}
-
-/// A stack in the guest, with an MTU.
-pub(crate) struct InGuest {
-    pub(crate) stack: Stack,
-    pub(crate) guest: Rc<Guest>,
-    pub(crate) mtu: u16,
 }
 
 /// Boots the guest, with `iwperf` in it.
@@ -76,47 +69,35 @@ fn mempool_driver() -> Result<PathBuf> {
     bail!("no librte_mempool_ring in {}: apt-get install libdpdk-dev", folder.display())
 }
 
-impl Peer for InGuest {
-    fn name(&self) -> &'static str {
-        match self.stack {
-            Stack::Ours => "ferrowarp",
-            Stack::OursWithCrc => "ferrowarp, CRC",
-            Stack::Siw => "siw",
+/// Returns a stack in the guest, with an MTU.
+pub(crate) fn peer(stack: Stack, guest: &Rc<Guest>, mtu: u16) -> Peer {
+    let (name, about, version) = match stack {
+        Stack::Ours => {
+            let about = "`iwperf loop send-bw`, `send-lat` over `ring`, no CRC";
+            ("ferrowarp", about, own_version())
         }
-    }
-
-    fn about(&self) -> String {
-        match self.stack {
-            Stack::Ours => "`iwperf loop send-bw`, `send-lat` over `ring`, no CRC",
-            Stack::OursWithCrc => "the same, with CRC",
-            Stack::Siw => "`ib_send_bw -e`, `ib_send_lat -e` over the guest's loopback, no CRC",
+        Stack::OursWithCrc => ("ferrowarp, CRC", "the same, with CRC", own_version()),
+        Stack::Siw => {
+            let about = "`ib_send_bw -e`, `ib_send_lat -e` over the guest's loopback, no CRC";
+            ("siw", about, format!("Linux {}", guest.property("kernel")))
         }
-        .to_owned()
-    }
-
-    fn is_ours(&self) -> bool {
-        self.stack != Stack::Siw
-    }
-
-    fn version(&self) -> Result<String, String> {
-        match self.stack {
-            Stack::Siw => Ok(format!("Linux {}", self.guest.property("kernel"))),
-            _ => Ok(env!("CARGO_PKG_VERSION").to_owned()),
-        }
-    }
-
-    fn supports(&self, _test: Test) -> bool {
-        true
-    }
-
-    fn run(&self, test: Test, _seconds: f64) -> Result<Figures> {
-        let (line, mtu) = (command_line(self.stack, test, self.mtu), self.mtu);
-        let result = self.guest.run(&format!("ip link set lo mtu {mtu} && {line}"), RUN_TIMEOUT)?;
-        ensure!(result.code == Some(0), "{:?}: {}", result.code, result.output.trim());
-        match self.stack {
-            Stack::Siw => parse_perftest(&result.output, test),
-            _ => iwperf::parse(&result.output, None),
-        }
+    };
+    let guest = Rc::clone(guest);
+    Peer {
+        name,
+        about: about.to_owned(),
+        is_ours: stack != Stack::Siw,
+        version: Ok(version),
+        supports: Box::new(|_| true),
+        run: Box::new(move |test, _| {
+            let line = format!("ip link set lo mtu {mtu} && {}", command_line(stack, test, mtu));
+            let result = guest.run(&line, RUN_TIMEOUT)?;
+            ensure!(result.code == Some(0), "{:?}: {}", result.code, result.output.trim());
+            match stack {
+                Stack::Siw => parse_perftest(&result.output, test),
+                _ => iwperf::parse(&result.output, None),
+            }
+        }),
     }
 }
 

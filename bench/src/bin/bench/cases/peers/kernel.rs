@@ -1,7 +1,6 @@
 //! Peers over the kernel's TCP: a program that is server and client, its command lines, and where
 //! its output has the figures.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
@@ -13,13 +12,6 @@ use super::{LATENCIES, Peer, Test, rate};
 use crate::iwperf;
 use crate::launch::{Network, Pair, version};
 use crate::runner::Figures;
-
-/// A program over a network.
-#[derive(Clone)]
-pub(crate) struct KernelPeer {
-    program: Program,
-    network: Rc<Network>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -46,12 +38,6 @@ const UCX_MESSAGES_MAX: f64 = 100_000.0;
 /// Percentiles of [`LATENCIES`]; `ucx_perftest` reports one of them in a run.
 const PERCENTILES: [&str; 4] = ["50.0", "90.0", "99.0", "99.9"];
 
-impl Program {
-    pub(crate) const fn over(self, network: Rc<Network>) -> KernelPeer {
-        KernelPeer { program: self, network }
-    }
-}
-
 /// Compiles `fabric_end` into the folder of the network.
 fn compile_fabric_end(folder: &Path) -> Result<String, String> {
     let (program, source) = (folder.join("fabric_end"), folder.join("fabric_end.c"));
@@ -65,47 +51,43 @@ fn compile_fabric_end(folder: &Path) -> Result<String, String> {
     }
 }
 
-impl Peer for KernelPeer {
-    fn name(&self) -> &'static str {
-        match self.program {
-            Program::UcxPut => "UCX tcp, put",
-            Program::UcxTag => "UCX tcp, tag",
-            Program::UcxShm => "UCX shm, put",
-            Program::Libfabric => "libfabric tcp, write",
-            Program::Iperf3 => "iperf3",
-            Program::Sockperf => "sockperf",
+/// Returns a program over a network.
+pub(crate) fn peer(program: Program, network: &Rc<Network>) -> Peer {
+    let ucx = || version("ucx_info", &["-v"], "ucx-utils");
+    let (name, about, version) = match program {
+        Program::UcxPut => {
+            let about = "`ucx_perftest -t ucp_put_bw`, `ucp_put_lat`, `UCX_TLS=tcp`";
+            ("UCX tcp, put", about, ucx())
         }
-    }
-
-    fn about(&self) -> String {
-        match self.program {
-            Program::UcxPut => "`ucx_perftest -t ucp_put_bw`, `ucp_put_lat`, `UCX_TLS=tcp`",
-            Program::UcxTag => "`ucx_perftest -t tag_bw`, `tag_lat`, `UCX_TLS=tcp`",
-            Program::UcxShm => "`ucx_perftest -t ucp_put_bw`, `ucp_put_lat`, `UCX_TLS=shm,self`",
-            Program::Libfabric => {
-                "`fi_write` on endpoints of type `FI_EP_MSG` of the provider `tcp`, by \
-                 `fabric_end.c`, which does the same as `iwperf`"
-            }
-            Program::Iperf3 => "`iperf3 -l SIZE -P CONNECTIONS`, received bytes: a stream",
-            Program::Sockperf => {
-                "`sockperf throughput --tcp -m SIZE`, sent messages; `sockperf ping-pong --tcp \
-                 --nonblocked`: both ends poll their socket"
-            }
+        Program::UcxTag => {
+            ("UCX tcp, tag", "`ucx_perftest -t tag_bw`, `tag_lat`, `UCX_TLS=tcp`", ucx())
         }
-        .to_owned()
-    }
-
-    fn version(&self) -> Result<String, String> {
-        match self.program {
-            Program::Libfabric => compile_fabric_end(self.network.dir()),
-            Program::Iperf3 => version("iperf3", &["--version"], "iperf3"),
-            Program::Sockperf => version("sockperf", &["--version"], "sockperf"),
-            _ => version("ucx_info", &["-v"], "ucx-utils"),
+        Program::UcxShm => {
+            let about = "`ucx_perftest -t ucp_put_bw`, `ucp_put_lat`, `UCX_TLS=shm,self`";
+            ("UCX shm, put", about, ucx())
         }
-    }
-
-    fn supports(&self, test: Test) -> bool {
-        match (self.program, test) {
+        Program::Libfabric => {
+            let about = "`fi_write` on endpoints of type `FI_EP_MSG` of the provider `tcp`, by \
+                         `fabric_end.c`, which does the same as `iwperf`";
+            ("libfabric tcp, write", about, compile_fabric_end(network.dir()))
+        }
+        Program::Iperf3 => {
+            let about = "`iperf3 -l SIZE -P CONNECTIONS`, received bytes: a stream";
+            ("iperf3", about, version("iperf3", &["--version"], "iperf3"))
+        }
+        Program::Sockperf => {
+            let about = "`sockperf throughput --tcp -m SIZE`, sent messages; `sockperf ping-pong \
+                         --tcp --nonblocked`: both ends poll their socket";
+            ("sockperf", about, version("sockperf", &["--version"], "sockperf"))
+        }
+    };
+    let network = Rc::clone(network);
+    Peer {
+        name,
+        about: about.to_owned(),
+        is_ours: false,
+        version,
+        supports: Box::new(move |test| match (program, test) {
             (Program::Iperf3, Test::PingPong { .. }) => false,
             (Program::Iperf3, Test::Stream { size, connections }) => {
                 size <= 1 << 20 && connections <= 128
@@ -115,94 +97,69 @@ impl Peer for KernelPeer {
             // A connection takes a thread that polls, and each end has one core.
             (_, Test::Stream { connections, .. }) => connections == 1,
             _ => true,
-        }
-    }
-
-    fn run(&self, test: Test, seconds: f64) -> Result<Figures> {
-        let address = self.network.address;
-        // iperf3 and sockperf take whole seconds.
-        let whole = seconds.ceil().max(1.0);
-        match self.program {
-            Program::Iperf3 => iperf3(&self.network, test, whole, 0.0),
-            Program::Sockperf => {
-                let Test::Stream { size, connections } = test else {
-                    return sockperf_ping_pong(&self.network, test, whole);
-                };
-                let size = size.min(SOCKPERF_SIZE_MAX);
-                let to = self.endpoints(connections)?;
-                let client = format!("throughput {to} -m {size} -t {whole}");
-                let server = format!("server {to} -m {size}");
-                let pair = Pair::new("sockperf", &server, &client, SOCKPERF_PORT);
-                let output = self.network.run(&pair, whole)?;
-                let title = "Summary: Message Rate is ";
-                let per_second = number(&output, title, "[msg/sec]").context("no rate")?;
-                Ok(rate(per_second, size))
+        }),
+        run: Box::new(move |test, seconds| {
+            // iperf3 and sockperf take whole seconds.
+            let whole = seconds.ceil().max(1.0);
+            match program {
+                Program::Iperf3 => iperf3(&network, test, whole, 0.0),
+                Program::Sockperf => sockperf(&network, test, whole),
+                Program::Libfabric => libfabric(&network, test, seconds),
+                _ => ucx_perftest(program, &network, test, seconds),
             }
-            Program::Libfabric => {
-                let (kind, size, connections) = match test {
-                    Test::Stream { size, connections } => ("bw", size, connections),
-                    Test::PingPong { size } => ("lat", size, 1),
-                };
-                let (port, program) = (47592, self.network.dir().join("fabric_end"));
-                let client =
-                    format!("client {address} {port} {kind} {size} {connections} {seconds}");
-                let server = format!("server {address} {port}");
-                let pair = Pair::new(&program.display().to_string(), &server, &client, port);
-                iwperf::parse(&self.network.run(&pair, seconds)?, None)
-            }
-            _ => self.ucx(test, seconds),
-        }
+        }),
     }
 }
 
-impl KernelPeer {
-    /// Returns `sockperf`'s options for so many connections; more than one are in a file.
-    fn endpoints(&self, connections: u16) -> Result<String> {
-        let address = self.network.address;
-        if connections == 1 {
-            return Ok(format!("--tcp -i {address} -p {SOCKPERF_PORT}"));
-        }
-        let mut list = String::new();
-        for index in 0..connections {
-            let _ = writeln!(list, "T:{address}:{}", SOCKPERF_PORT + index);
-        }
-        let path = self.network.dir().join("sockperf.list");
-        std::fs::write(&path, list)?;
-        Ok(format!("-f {} -F epoll", path.display()))
+/// Returns size, number of connections, and one of the two words by the kind of test.
+fn parameters(test: Test, of_stream: &str, of_ping_pong: &str) -> (u64, u16, String) {
+    match test {
+        Test::Stream { size, connections } => (size, connections, of_stream.to_owned()),
+        Test::PingPong { size } => (size, 1, of_ping_pong.to_owned()),
     }
+}
 
-    fn ucx(&self, test: Test, seconds: f64) -> Result<Figures> {
-        let (operation, transports) = match self.program {
-            Program::UcxTag => ("tag", "tcp"),
-            Program::UcxShm => ("ucp_put", "shm,self"),
-            _ => ("ucp_put", "tcp"),
-        };
-        let (size, suffix) = match test {
-            Test::Stream { size, .. } => (size, "bw"),
-            Test::PingPong { size } => (size, "lat"),
-        };
-        let messages = (UCX_BYTES / size as f64).min(UCX_MESSAGES_MAX) * seconds;
-        let (messages, address) = (messages.max(200.0).round(), self.network.address);
-        let run = |percentile: &str| {
-            let client = format!(
-                "{address} -f -v -t {operation}_{suffix} -s {size} -n {messages} -w 100 -R \
-                 {percentile}"
-            );
-            let mut pair = Pair::new("ucx_perftest", "", &client, 13337);
-            pair.environment = vec![
-                ("UCX_TLS", transports),
-                ("UCX_NET_DEVICES", self.network.interfaces[0]),
-                ("UCX_LOG_LEVEL", "error"),
-            ];
-            self.network.run(&pair, seconds)
-        };
-        if suffix == "bw" {
-            return Ok(rate(ucx_value(&run("50.0")?, "overall_mr")?, size));
-        }
-        let figure =
-            |(figure, percentile)| Ok((figure, ucx_value(&run(percentile)?, "percentile_lat")?));
-        LATENCIES.into_iter().zip(PERCENTILES).map(figure).collect()
+fn libfabric(network: &Network, test: Test, seconds: f64) -> Result<Figures> {
+    let (size, connections, kind) = parameters(test, "bw", "lat");
+    let (address, port, program) = (network.address, 47592, network.dir().join("fabric_end"));
+    let client = format!("client {address} {port} {kind} {size} {connections} {seconds}");
+    let server = format!("server {address} {port}");
+    let pair = Pair::new(&program.display().to_string(), &server, &client, port);
+    iwperf::parse(&network.run(&pair, seconds)?, None)
+}
+
+fn ucx_perftest(
+    program: Program,
+    network: &Network,
+    test: Test,
+    seconds: f64,
+) -> Result<Figures> {
+    let (operation, transports) = match program {
+        Program::UcxTag => ("tag", "tcp"),
+        Program::UcxShm => ("ucp_put", "shm,self"),
+        _ => ("ucp_put", "tcp"),
+    };
+    let (size, _, suffix) = parameters(test, "bw", "lat");
+    let messages = (UCX_BYTES / size as f64).min(UCX_MESSAGES_MAX) * seconds;
+    let (messages, address) = (messages.max(200.0).round(), network.address);
+    let run = |percentile: &str| {
+        let client = format!(
+            "{address} -f -v -t {operation}_{suffix} -s {size} -n {messages} -w 100 -R {percentile}"
+        );
+        let mut pair = Pair::new("ucx_perftest", "", &client, 13337);
+        pair.environment = vec![
+            ("UCX_TLS", transports),
+            ("UCX_NET_DEVICES", network.interfaces[0]),
+            ("UCX_LOG_LEVEL", "error"),
+        ];
+        network.run(&pair, seconds)
+    };
+    if suffix == "bw" {
+        return Ok(rate(ucx_value(&run("50.0")?, "overall_mr")?, size));
     }
+    let figure =
+        |(figure, percentile)| Ok((figure, ucx_value(&run(percentile)?, "percentile_lat")?));
+    LATENCIES.into_iter().zip(PERCENTILES).map(figure).collect()
 }
 
 /// Runs `iperf3` for whole seconds after others that are omitted.
@@ -218,12 +175,28 @@ pub(crate) fn iperf3(network: &Network, test: Test, whole: f64, omitted: f64) ->
     Ok(rate(received.as_f64().context("no received bits")? / 8.0 / size as f64, size))
 }
 
-fn sockperf_ping_pong(network: &Network, test: Test, whole: f64) -> Result<Figures> {
-    let (Test::Stream { size, .. } | Test::PingPong { size }) = test;
-    let to = format!("--tcp -i {} -p {SOCKPERF_PORT} -m {size} --nonblocked", network.address);
-    let client = format!("ping-pong {to} -t {whole}");
+fn sockperf(network: &Network, test: Test, whole: f64) -> Result<Figures> {
+    let (size, connections, kind) = parameters(test, "throughput", "ping-pong");
+    let (size, address) = (size.min(SOCKPERF_SIZE_MAX), network.address);
+    let mut to = format!("--tcp -i {address} -p {SOCKPERF_PORT} -m {size}");
+    if connections > 1 {
+        // More than one are in a file.
+        let list = (0..connections).map(|at| format!("T:{address}:{}\n", SOCKPERF_PORT + at));
+        let path = network.dir().join("sockperf.list");
+        std::fs::write(&path, list.collect::<String>())?;
+        to = format!("-f {} -F epoll -m {size}", path.display());
+    }
+    if kind == "ping-pong" {
+        to += " --nonblocked";
+    }
+    let client = format!("{kind} {to} -t {whole}");
     let pair = Pair::new("sockperf", &format!("server {to}"), &client, SOCKPERF_PORT);
-    sockperf_percentiles(&network.run(&pair, whole)?)
+    let output = network.run(&pair, whole)?;
+    if kind == "ping-pong" {
+        return sockperf_percentiles(&output);
+    }
+    let per_second = number(&output, "Summary: Message Rate is ", "[msg/sec]");
+    Ok(rate(per_second.context("no rate")?, size))
 }
 
 fn sockperf_percentiles(output: &str) -> Result<Figures> {

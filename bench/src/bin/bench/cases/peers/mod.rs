@@ -1,8 +1,8 @@
 //! The stack next to its peers: UCX, libfabric, iperf3 and sockperf over the kernel's TCP,
 //! smoltcp's sockets over the same `ring`, Linux's siw in a guest.
 //!
-//! A [`Peer`] runs one [`Test`] at a time; ours are peers as the others are. A file for each peer
-//! says how it is started and how its output is read.
+//! A [`Peer`] runs one [`Test`] at a time; ours are peers as the others are. Each has a file, which
+//! starts it and reads its output.
 
 mod guest;
 pub(crate) mod kernel;
@@ -16,10 +16,8 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use ferrowarp_tests::netns;
 
-use self::guest::{InGuest, Stack};
+use self::guest::Stack;
 use self::kernel::Program;
-use self::ours::Ours;
-use self::smoltcp::Smoltcp;
 use super::{Case, Setup};
 use crate::iwperf::Place;
 use crate::launch::Network;
@@ -113,23 +111,21 @@ impl Test {
 const LATENCIES: [&str; 4] = ["us, p50", "us, p90", "us, p99", "us, p99.9"];
 
 /// A program, or a way to run it, that is measured.
-pub(crate) trait Peer {
-    fn name(&self) -> &'static str;
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    /// Program, operation, transport and options.
+    pub(crate) about: String,
+    pub(crate) is_ours: bool,
+    /// Version, or the reason why it cannot run: the package to install.
+    pub(crate) version: Result<String, String>,
+    pub(crate) supports: Box<dyn Fn(Test) -> bool>,
+    /// Runs a test for about so many seconds.
+    pub(crate) run: Box<dyn Fn(Test, f64) -> Result<Figures>>,
+}
 
-    /// What runs: program, operation, transport, options.
-    fn about(&self) -> String;
-
-    fn is_ours(&self) -> bool {
-        false
-    }
-
-    /// Returns the version, or why it cannot run: the package to install.
-    fn version(&self) -> Result<String, String>;
-
-    fn supports(&self, test: Test) -> bool;
-
-    /// Runs the test for about `seconds`.
-    fn run(&self, test: Test, seconds: f64) -> Result<Figures>;
+/// Returns the version of this stack.
+pub(crate) fn own_version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
 }
 
 /// Returns the figures of a stream: messages per second, of `size` bytes.
@@ -146,33 +142,28 @@ fn two_processes(network: &str) -> String {
 fn compare(
     table: &str,
     tests: &[Test],
-    peers: Vec<Rc<dyn Peer>>,
+    mut peers: Vec<Peer>,
     notes: &mut Vec<String>,
 ) -> Vec<Group> {
-    let mut able: Vec<Rc<dyn Peer>> = Vec::new();
-    for peer in peers {
-        let (name, about) = (peer.name(), peer.about());
-        match peer.version() {
-            Ok(version) => {
-                notes.push(format!("{table}: {name} is {about}; version {version}."));
-                able.push(peer);
-            }
-            Err(reason) => notes.push(format!("{table}: {name} was not measured: {reason}.")),
-        }
-    }
+    notes.extend(peers.iter().map(|Peer { name, about, version, .. }| match version {
+        Ok(version) => format!("{table}: {name} is {about}; version {version}."),
+        Err(reason) => format!("{table}: {name} was not measured: {reason}."),
+    }));
+    peers.retain(|peer| peer.version.is_ok());
+    let peers: Vec<Rc<Peer>> = peers.into_iter().map(Rc::new).collect();
     let group = |&test: &Test| {
-        let able: Vec<_> = able.iter().filter(|peer| peer.supports(test)).collect();
+        let able: Vec<_> = peers.iter().filter(|peer| (peer.supports)(test)).collect();
         let mut group = Group::new(table, test.name());
         for &peer in &able {
             let own = Rc::clone(peer);
-            group = group.contender(peer.name(), move |seconds| own.run(test, seconds));
+            group = group.contender(peer.name, move |seconds| (own.run)(test, seconds));
         }
-        let (ours, others): (Vec<&Rc<dyn Peer>>, Vec<_>) =
-            able.into_iter().partition(|peer| peer.is_ours());
+        let (ours, others): (Vec<_>, Vec<_>) = able.into_iter().partition(|peer| peer.is_ours);
         for figure in test.figures() {
-            for (own, other) in ours.iter().flat_map(|&own| others.iter().map(move |it| (own, it)))
-            {
-                group = group.compare(own.name(), other.name(), figure, None);
+            for own in &ours {
+                for other in &others {
+                    group = group.compare(own.name, other.name, figure, None);
+                }
             }
         }
         group
@@ -202,9 +193,8 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<(Vec<Group>, Ve
         let iwperf = setup.iwperf()?;
         for mtu in [1500, 9000] {
             let table = format!("smoltcp: one core over ring, MTU {mtu}, no CRC, no checksums");
-            let (program, place) = (Rc::clone(&iwperf), Place::Ring(vec![core]));
-            let ours = Ours { program, place, mtu, runs_all: true };
-            let peers: Vec<Rc<dyn Peer>> = vec![Rc::new(ours), Rc::new(Smoltcp { core, mtu })];
+            let ours = ours::peer(&iwperf, Place::Ring(vec![core]), mtu, true);
+            let peers = vec![ours, smoltcp::peer(core, mtu)];
             let tests = [&streams[..], &[ping_pong]].concat();
             groups.extend(compare(&table, &tests, peers, &mut notes));
         }
@@ -239,13 +229,12 @@ fn over_kernel(
     }
     let (iwperf, cores) = (setup.iwperf()?, setup.two_cores());
     let mut groups = Vec::new();
-    let mut over = |name: &str, network: Network, ours: Vec<Rc<dyn Peer>>| -> Result<()> {
+    let mut over = |name: &str, network: Network, mut peers: Vec<Peer>| -> Result<()> {
         let table = two_processes(name);
         let read_back = network.read_back().context("ethtool: apt-get install ethtool")?;
         eprintln!("{name}: {read_back}");
         notes.push(format!("{table}: the kernel reports {read_back}."));
         let network = Rc::new(network);
-        let mut peers = ours;
         let programs = [
             (Family::Ucx, Program::UcxPut),
             (Family::Ucx, Program::UcxTag),
@@ -257,16 +246,13 @@ fn over_kernel(
         for (family, program) in programs {
             // Shared memory has no network.
             if has(family) && (program != Program::UcxShm || name == LOOPBACK) {
-                peers.push(Rc::new(program.over(Rc::clone(&network))));
+                peers.push(kernel::peer(program, &network));
             }
         }
         groups.extend(compare(&table, tests, peers, notes));
         Ok(())
     };
-    let ours = |mtu, runs_all| -> Rc<dyn Peer> {
-        let (program, place) = (Rc::clone(&iwperf), Place::Memif(cores));
-        Rc::new(Ours { program, place, mtu, runs_all })
-    };
+    let ours = |mtu, runs_all| ours::peer(&iwperf, Place::Memif(cores), mtu, runs_all);
     if options.networks.contains(&Wire::Loopback) {
         // The MTU matters for long messages.
         let mtus = [(1500, true), (9000, false), (ours::LARGEST_MTU, false)];
@@ -303,9 +289,8 @@ fn in_guest(setup: &Setup, notes: &mut Vec<String>) -> Result<Vec<Group>> {
     };
     let mut groups = Vec::new();
     for mtu in [1500, 9000] {
-        let peer =
-            |stack| -> Rc<dyn Peer> { Rc::new(InGuest { stack, guest: Rc::clone(&guest), mtu }) };
-        let peers = [Stack::Ours, Stack::OursWithCrc, Stack::Siw].map(peer).into();
+        let stacks = [Stack::Ours, Stack::OursWithCrc, Stack::Siw];
+        let peers = stacks.map(|stack| guest::peer(stack, &guest, mtu)).into();
         let table = format!("siw: inside the same guest, MTU {mtu}, no CRC");
         groups.extend(compare(&table, &tests, peers, notes));
     }
@@ -345,30 +330,20 @@ mod tests {
     use crate::runner;
 
     /// A peer that is not run.
-    struct Named(&'static str, bool);
-
-    impl Peer for Named {
-        fn name(&self) -> &'static str {
-            self.0
-        }
-        fn about(&self) -> String {
-            format!("a program named {}", self.0)
-        }
-        fn is_ours(&self) -> bool {
-            self.1
-        }
-        fn version(&self) -> Result<String, String> {
-            if self.0 == "absent" { Err("apt-get install it".into()) } else { Ok("1.0".into()) }
-        }
-        fn supports(&self, _: Test) -> bool {
-            true
-        }
-        fn run(&self, test: Test, _: f64) -> Result<Figures> {
-            let factor = if self.1 { 2.0 } else { 1.0 };
-            Ok(match test {
-                Test::Stream { size, .. } => rate(factor * 1e6, size),
-                Test::PingPong { .. } => LATENCIES.map(|name| (name, 4.0 / factor)).into(),
-            })
+    fn named(name: &'static str, is_ours: bool) -> Peer {
+        let factor = if is_ours { 2.0 } else { 1.0 };
+        Peer {
+            name,
+            about: format!("a program named {name}"),
+            is_ours,
+            version: if name == "absent" { Err("install it".into()) } else { Ok("1.0".into()) },
+            supports: Box::new(|_| true),
+            run: Box::new(move |test, _| {
+                Ok(match test {
+                    Test::Stream { size, .. } => rate(factor * 1e6, size),
+                    Test::PingPong { .. } => LATENCIES.map(|name| (name, 4.0 / factor)).into(),
+                })
+            }),
         }
     }
 
@@ -376,15 +351,11 @@ mod tests {
     fn ours_is_compared_with_each_peer_and_plotted() {
         let stream = |size, connections| Test::Stream { size, connections };
         let tests = [stream(64, 1), stream(65_536, 1), stream(64, 16), Test::PingPong { size: 64 }];
-        let peers: Vec<Rc<dyn Peer>> = vec![
-            Rc::new(Named("ferrowarp", true)),
-            Rc::new(Named("other", false)),
-            Rc::new(Named("absent", false)),
-        ];
+        let peers = vec![named("ferrowarp", true), named("other", false), named("absent", false)];
         let mut notes = Vec::new();
         let table = two_processes(LOOPBACK);
         let mut groups = compare(&table, &tests, peers, &mut notes);
-        assert!(notes[2].ends_with("absent was not measured: apt-get install it."), "{notes:?}");
+        assert!(notes[2].ends_with("absent was not measured: install it."), "{notes:?}");
         let rows = runner::run(&mut groups, 2, 0.0, None).rows;
         let ratio = |row: &Row| (row.judged()[0] * 1e3).round() / 1e3;
         let medians: Vec<_> = rows.iter().map(|row| (&*row.figure, ratio(row))).collect();

@@ -28,46 +28,34 @@ const POLLS_PER_CLOCK_READ: usize = 32;
 /// Bytes of each socket's buffers: the window. With more, the frames leave the cache.
 const BUFFER_LEN: usize = 262_144;
 
-/// smoltcp on a core, with an MTU.
-pub(crate) struct Smoltcp {
-    pub(crate) core: usize,
-    pub(crate) mtu: u16,
+/// Returns smoltcp on a core, with an MTU.
+pub(crate) fn peer(core: usize, mtu: u16) -> Peer {
+    let lock = include_str!("../../../../../../Cargo.lock");
+    let version = lock.lines().skip_while(|line| *line != "name = \"smoltcp\"").nth(1);
+    let version = version.unwrap_or_default().trim_start_matches("version = ").replace('"', "");
+    let about = "two interfaces of smoltcp over `ring`, a TCP socket each: a stream, of which a \
+                 message is one call";
+    Peer {
+        name: "smoltcp",
+        about: about.to_owned(),
+        is_ours: false,
+        version: Ok(version),
+        supports: Box::new(|test| {
+            matches!(test, Test::Stream { connections: 1, .. } | Test::PingPong { .. })
+        }),
+        run: Box::new(move |test, seconds| on_core(core, || run(mtu, test, seconds))),
+    }
 }
 
-impl Peer for Smoltcp {
-    fn name(&self) -> &'static str {
-        "smoltcp"
-    }
-
-    fn about(&self) -> String {
-        "two interfaces of smoltcp over `ring`, a TCP socket each: a stream, of which a message is \
-         one call"
-            .to_owned()
-    }
-
-    fn version(&self) -> Result<String, String> {
-        let lock = include_str!("../../../../../../Cargo.lock");
-        let mut lines = lock.lines().skip_while(|line| *line != "name = \"smoltcp\"");
-        Ok(lines.nth(1).unwrap_or_default().trim_start_matches("version = ").replace('"', ""))
-    }
-
-    fn supports(&self, test: Test) -> bool {
-        matches!(test, Test::Stream { connections: 1, .. } | Test::PingPong { .. })
-    }
-
-    fn run(&self, test: Test, seconds: f64) -> Result<Figures> {
-        let Self { core, mtu } = *self;
-        on_core(core, || {
-            let (left, right) = open_ring(&open_config(mtu))?;
-            register_current_thread();
-            let end = |device, index: usize| End::new(Port::new(device), ADDRESSES[index], test);
-            let mut ends = [end(left, 0)?, end(right, 1)?];
-            connect(&mut ends)?;
-            match test {
-                Test::Stream { size, .. } => bandwidth(&mut ends, usize::try_from(size)?, seconds),
-                Test::PingPong { size } => latency(&mut ends, usize::try_from(size)?, seconds),
-            }
-        })
+fn run(mtu: u16, test: Test, seconds: f64) -> Result<Figures> {
+    let (left, right) = open_ring(&open_config(mtu))?;
+    register_current_thread();
+    let end = |device, index: usize| End::new(Port::new(device), ADDRESSES[index], test);
+    let mut ends = [end(left, 0)?, end(right, 1)?];
+    connect(&mut ends)?;
+    match test {
+        Test::Stream { size, .. } => bandwidth(&mut ends, usize::try_from(size)?, seconds),
+        Test::PingPong { size } => latency(&mut ends, usize::try_from(size)?, seconds),
     }
 }
 
