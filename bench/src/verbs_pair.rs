@@ -20,7 +20,7 @@ use ferrowarp::{
 
 use crate::loopback::{self, FrameCounts, LoopDevice};
 use crate::memory_marks::{self, Mark, range_of_vec};
-use crate::workload::{TransferCounts, Workload};
+use crate::workload::{TransferCounts, Workload, payload};
 
 const PORT: u16 = 18515;
 /// Bytes of registered memory at each end, unless a message needs more. Little: filling it takes
@@ -91,9 +91,7 @@ impl VerbsPair {
         let ([left_frames, right_frames], [left, right]) = (frames, memory);
         let source = Endpoint::new(contexts.0, left_frames, left, &workload, arena_len)?;
         let sink = Endpoint::new(contexts.1, right_frames, right, &workload, arena_len)?;
-        let bytes: Vec<u8> =
-            (0..arena_len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect();
-        source.mr.write(0, &bytes);
+        source.mr.write(0, &payload(arena_len));
 
         let mut param = ConnParam::default();
         param.crc = workload.crc;
@@ -251,15 +249,15 @@ impl VerbsPair {
         self.progress[index][0] += count;
     }
 
-    /// Returns the CRC32C of the bytes that the first queue pair has written to the sink so far,
-    /// and whether they equal those of the source.
-    pub fn digest(&self) -> (u32, bool) {
+    /// True if the bytes that the first queue pair has written to the sink so far equal those of the
+    /// source.
+    pub fn is_verified(&self) -> bool {
         let slots = self.progress[0][1].min(self.slot_count);
         let len = usize::try_from(slots * u64::from(self.workload.size)).expect("in memory");
         let [mut placed, mut sent] = [vec![0; len], vec![0; len]];
         self.sink.mr.read(0, &mut placed);
         self.source.mr.read(0, &mut sent);
-        (crc32c::crc32c(&placed), placed == sent)
+        placed == sent
     }
 }
 

@@ -88,6 +88,18 @@ impl Workload {
     }
 }
 
+/// Returns bytes to transfer, which are not constant.
+pub fn payload(len: u32) -> Vec<u8> {
+    (0..len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect()
+}
+
+impl std::fmt::Display for TransferCounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { messages, segments, acks } = self;
+        write!(f, "{messages} messages, {segments} segments, {acks} acks")
+    }
+}
+
 /// Counts of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferCounts {

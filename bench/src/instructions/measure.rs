@@ -114,7 +114,8 @@ fn in_parallel<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> V
         jobs.get(index).map(|job| (index, work(job)))
     };
     let mut results: Vec<_> = thread::scope(|scope| {
-        let threads = [(); 2].map(|()| scope.spawn(|| std::iter::from_fn(take).collect::<Vec<_>>()));
+        let threads =
+            [(); 2].map(|()| scope.spawn(|| std::iter::from_fn(take).collect::<Vec<_>>()));
         let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("no job panics");
         threads.into_iter().flat_map(join).collect()
     });

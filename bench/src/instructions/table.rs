@@ -157,8 +157,7 @@ mod tests {
     #[test]
     fn polls_that_grow_with_the_queues_are_found() {
         for (crowded, count) in [(149.0, 0), (151.0, 1)] {
-            let figures =
-                [figure("core", IDLE_POLL, 100.0), figure("core", CROWDED_POLL, crowded)];
+            let figures = [figure("core", IDLE_POLL, 100.0), figure("core", CROWDED_POLL, crowded)];
             assert_eq!(deviations(&format(&figures), &figures, 3.0).unwrap().len(), count);
         }
     }

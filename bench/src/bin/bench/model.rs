@@ -69,26 +69,6 @@ pub(crate) enum Limit {
     EachAtMost(f64),
 }
 
-/// Whether a limit is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    Yes,
-    /// By no part of the interval.
-    No,
-    /// The limit is within the interval, or the samples are too few for one of 95 %.
-    Open,
-}
-
-impl Kept {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Yes => "yes",
-            Self::No => "no",
-            Self::Open => "open",
-        }
-    }
-}
-
 impl Row {
     /// Returns the values that the limit applies to: ratios or differences of the rounds, or the
     /// samples themselves.
@@ -102,8 +82,10 @@ impl Row {
         .collect()
     }
 
-    /// Returns whether the limit is kept; `None` without a limit or samples.
-    pub(crate) fn kept(&self) -> Option<Kept> {
+    /// Judges the limit: "yes" or "no" if the whole interval keeps or breaks it; "open" if it is
+    /// within the interval, or the samples are too few for one of 95 %. `None` without a limit or
+    /// samples.
+    pub(crate) fn kept(&self) -> Option<&'static str> {
         let (limit, judged) = (self.limit?, self.judged());
         let MedianInterval { low, high, coverage, .. } = MedianInterval::of(&judged)?;
         let (is_kept, is_broken) = match limit {
@@ -111,14 +93,13 @@ impl Row {
             Limit::AtMost(limit) => (high <= limit, low > limit),
             Limit::EachAtMost(limit) => {
                 let is_kept = judged.iter().all(|&value| value <= limit);
-                return Some(if is_kept { Kept::Yes } else { Kept::No });
+                return Some(if is_kept { "yes" } else { "no" });
             }
         };
         Some(match (is_kept, is_broken) {
-            _ if coverage < COVERAGE_MIN => Kept::Open,
-            (true, _) => Kept::Yes,
-            (_, true) => Kept::No,
-            _ => Kept::Open,
+            (true, _) if coverage >= COVERAGE_MIN => "yes",
+            (_, true) if coverage >= COVERAGE_MIN => "no",
+            _ => "open",
         })
     }
 }
@@ -174,15 +155,15 @@ pub(crate) mod tests {
     #[test]
     fn limit_is_kept_only_by_the_whole_interval() {
         let kept = |shares: [f64; 3], limit| row(&shares.repeat(2), 1.0, Some(limit)).kept();
-        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtLeast(0.7)), Some(Kept::Yes));
-        assert_eq!(kept([0.60, 0.65, 0.69], Limit::AtLeast(0.7)), Some(Kept::No));
-        assert_eq!(kept([0.60, 0.75, 0.8], Limit::AtLeast(0.7)), Some(Kept::Open));
-        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.8)), Some(Kept::Yes));
-        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.6)), Some(Kept::No));
-        assert_eq!(kept([0.1, 0.2, 1.1], Limit::EachAtMost(1.0)), Some(Kept::No));
+        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtLeast(0.7)), Some("yes"));
+        assert_eq!(kept([0.60, 0.65, 0.69], Limit::AtLeast(0.7)), Some("no"));
+        assert_eq!(kept([0.60, 0.75, 0.8], Limit::AtLeast(0.7)), Some("open"));
+        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.8)), Some("yes"));
+        assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.6)), Some("no"));
+        assert_eq!(kept([0.1, 0.2, 1.1], Limit::EachAtMost(1.0)), Some("no"));
         // Three values give no interval of 95 %.
-        assert_eq!(row(&[0.8; 3], 1.0, Some(Limit::AtLeast(0.7))).kept(), Some(Kept::Open));
-        assert_eq!(row(&[0.8], 1.0, Some(Limit::EachAtMost(1.0))).kept(), Some(Kept::Yes));
+        assert_eq!(row(&[0.8; 3], 1.0, Some(Limit::AtLeast(0.7))).kept(), Some("open"));
+        assert_eq!(row(&[0.8], 1.0, Some(Limit::EachAtMost(1.0))).kept(), Some("yes"));
         assert_eq!(row(&[0.8; 9], 1.0, None).kept(), None);
     }
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 
 use crate::interval::MedianInterval;
 use crate::machine::LOAD;
-use crate::model::{Kept, Kind, Limit, Report, Row, Series};
+use crate::model::{Kind, Limit, Report, Row, Series};
 
 /// Formats the tables of a report, its notes and its failures.
 pub(crate) fn tables(report: &Report) -> String {
@@ -61,7 +61,7 @@ fn table(text: &mut String, rows: &[Row]) {
                 Limit::AtMost(value) => format!("at most {value}"),
                 Limit::EachAtMost(value) => format!("each at most {value}"),
             }));
-            cells.push(row.kept().map_or("", Kept::name).to_owned());
+            cells.push(row.kept().unwrap_or_default().to_owned());
         }
         cells.push(row.subject.values.len().to_string());
         let _ = writeln!(text, "| {} |", cells.join(" | "));

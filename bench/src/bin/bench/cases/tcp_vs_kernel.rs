@@ -31,7 +31,7 @@ pub(crate) const CASE: Case = Case {
     method: include_str!("../../../../methods/tcp-vs-kernel.md"),
 };
 
-#[derive(Args, Clone)]
+#[derive(Args)]
 pub(crate) struct Options {
     /// Frame loss in each direction, in percent
     #[arg(long, value_delimiter = ',', default_values_t = [0.0, 0.01, 0.1, 1.0, 3.0])]
@@ -39,21 +39,14 @@ pub(crate) struct Options {
     /// RTTs in milliseconds
     #[arg(long, value_delimiter = ',', default_values_t = [1.0, 20.0])]
     rtt: Vec<f64>,
-    /// Link rate
-    #[arg(long, default_value = "1gbit")]
-    rate: String,
-    /// Queue limit in bytes
-    #[arg(long, default_value = "256K")]
-    queue: String,
-    /// Minimum warm-up of each connection in seconds; at least 600 round trips, with which a CUBIC
-    /// that left slow start early finds the rate
-    #[arg(long, default_value_t = 3.0)]
-    warm_up: f64,
-    /// Seed of the faults in the first round
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
 }
 
+/// Queue limit of the link in bytes.
+const LINK_QUEUE: &str = "256K";
+/// Minimum warm-up of each connection in seconds, and in round trips: with fewer a CUBIC that left
+/// slow start early does not find the rate.
+const WARM_UP: f64 = 3.0;
+const WARM_UP_ROUND_TRIPS: f64 = 600.0;
 /// Addresses of sender and receiver (benchmark range).
 const ADDRESSES: [&str; 2] = ["198.18.64.2", "198.18.64.1"];
 /// The kernel's interfaces, of sender and receiver.
@@ -65,7 +58,6 @@ const TAP_QUEUE: &str = "10000";
 const PATH_BYTES: u32 = 8 << 20;
 /// Bytes of a Write for goodput, and how many are outstanding: 8 MiB.
 const WRITES: (u32, usize) = (65_536, 128);
-const WARM_UP_ROUND_TRIPS: f64 = 600.0;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum fraction of late frames of a valid run.
 const LATE_FRACTION_MAX: f64 = 0.02;
@@ -78,8 +70,10 @@ struct LinkPlan {
     cores: [usize; 2],
     loss: f64,
     rtt_ms: f64,
+    /// Link rate.
+    rate: &'static str,
+    /// Seconds of the warm-up.
     warm_up: f64,
-    options: Rc<Options>,
 }
 
 pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<Vec<Group>> {
@@ -90,19 +84,19 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<Vec<Group>> {
     ensure!(iwlink.exists(), "{} is absent: build it first", iwlink.display());
     let cores =
         setup.distinct_cores().context("iwlink needs a core of its own, the ends another")?;
-    let mut options = options.clone();
-    if setup.quick {
-        (options.loss, options.rtt) = (vec![0.1], vec![1.0]);
-        (options.rate, options.warm_up) = ("200mbit".to_owned(), 0.2);
-    }
-    let options = Rc::new(options);
+    let (losses, rtts) = match setup.quick {
+        true => (&[0.1][..], &[1.0][..]),
+        false => (&*options.loss, &*options.rtt),
+    };
     let mut groups = Vec::new();
-    for &rtt_ms in &options.rtt {
-        let by_round_trips = if setup.quick { 0.0 } else { WARM_UP_ROUND_TRIPS * rtt_ms / 1000.0 };
-        for &loss in &options.loss {
-            let warm_up = options.warm_up.max(by_round_trips);
-            let (iwlink, options) = (iwlink.clone(), Rc::clone(&options));
-            groups.push(LinkPlan { iwlink, cores, loss, rtt_ms, warm_up, options }.group());
+    for &rtt_ms in rtts {
+        let (rate, warm_up) = match setup.quick {
+            true => ("200mbit", 0.2),
+            false => ("1gbit", WARM_UP.max(WARM_UP_ROUND_TRIPS * rtt_ms / 1000.0)),
+        };
+        for &loss in losses {
+            let iwlink = iwlink.clone();
+            groups.push(LinkPlan { iwlink, cores, loss, rtt_ms, rate, warm_up }.group());
         }
     }
     Ok(groups)
@@ -111,10 +105,10 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<Vec<Group>> {
 impl LinkPlan {
     fn group(self) -> Group {
         let measure = |is_ours: bool| {
-            let (plan, mut seed) = (self.clone(), self.options.seed);
+            let (plan, mut seed) = (self.clone(), 0);
             move |seconds| {
                 seed += 1;
-                plan.measure(is_ours, seed - 1, seconds)
+                plan.measure(is_ours, seed, seconds)
             }
         };
         let table = format!("Goodput, round trip {} ms", self.rtt_ms);
@@ -150,13 +144,12 @@ impl LinkPlan {
         seed: u64,
         dir: &TempDir,
     ) -> Result<Running> {
-        let Options { rate, queue, .. } = &*self.options;
         command.args(["-c", &self.cores[1].to_string()]).arg(&self.iwlink);
         command.args(["--left", &devices[0], "--right", &devices[1]]);
         command.args(["--poll", "0", "--late", "500us"]);
         command.args(["--delay", &format!("{}us", self.rtt_ms * 500.0)]);
         command.args(["--loss", &format!("{}%", self.loss), "--seed", &seed.to_string()]);
-        command.args(["--rate", rate, "--queue", queue]);
+        command.args(["--rate", self.rate, "--queue", LINK_QUEUE]);
         command.arg("--json").arg(dir.path().join("wire.json"));
         let mut iwlink = Running::start(&mut command, dir.path().join("wire"))?;
         iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;

@@ -112,10 +112,10 @@ pub(crate) fn peer(program: Program, network: &Rc<Network>) -> Peer {
 }
 
 /// Returns size, number of connections, and one of the two words by the kind of test.
-fn parameters(test: Test, of_stream: &str, of_ping_pong: &str) -> (u64, u16, String) {
+fn parameters<'a>(test: Test, of_stream: &'a str, of_ping_pong: &'a str) -> (u64, u16, &'a str) {
     match test {
-        Test::Stream { size, connections } => (size, connections, of_stream.to_owned()),
-        Test::PingPong { size } => (size, 1, of_ping_pong.to_owned()),
+        Test::Stream { size, connections } => (size, connections, of_stream),
+        Test::PingPong { size } => (size, 1, of_ping_pong),
     }
 }
 
@@ -128,12 +128,7 @@ fn libfabric(network: &Network, test: Test, seconds: f64) -> Result<Figures> {
     iwperf::parse(&network.run(&pair, seconds)?, None)
 }
 
-fn ucx_perftest(
-    program: Program,
-    network: &Network,
-    test: Test,
-    seconds: f64,
-) -> Result<Figures> {
+fn ucx_perftest(program: Program, network: &Network, test: Test, seconds: f64) -> Result<Figures> {
     let (operation, transports) = match program {
         Program::UcxTag => ("tag", "tcp"),
         Program::UcxShm => ("ucp_put", "shm,self"),

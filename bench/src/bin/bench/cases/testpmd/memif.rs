@@ -42,11 +42,7 @@ pub(crate) fn measure(folder: &Path, mtu: u16, cores: [usize; 2], seconds: f64) 
     let before = sink.received()?;
     sleep(Duration::from_secs_f64(seconds));
     let after = sink.received()?;
-    // Both before one ends: its driver would unmap the rings that the other still polls.
-    source.stop()?;
-    sink.stop()?;
-    source.quit()?;
-    sink.quit()?;
+    Testpmd::end(sink, source)?;
     ensure!(after.bytes > before.bytes, "frames of {} bytes no longer arrive", mtu + 14);
     let elapsed = after.at - before.at;
     Ok((after.bytes - before.bytes) as f64 * 8e-9 / elapsed.as_secs_f64())

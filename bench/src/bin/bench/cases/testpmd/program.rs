@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use ferrowarp_proto::device::frame_capacity;
 
+use crate::iwperf::last_line;
+
 /// Debian's program.
 pub(crate) const PROGRAM: &str = "dpdk-testpmd";
 /// The package that has it.
@@ -114,28 +116,30 @@ impl Testpmd {
         let deadline = Instant::now() + TIMEOUT;
         while self.output().matches(text).count() < count {
             let ended = self.child.try_wait()?;
-            let last = || self.output().trim().lines().last().unwrap_or_default().to_owned();
-            ensure!(ended.is_none(), "testpmd ended: {}", last());
-            ensure!(Instant::now() < deadline, "testpmd printed no {text:?}: {}", last());
+            let output = self.output();
+            let last = last_line(&output);
+            ensure!(ended.is_none(), "testpmd ended: {last}");
+            ensure!(Instant::now() < deadline, "testpmd printed no {text:?}: {last}");
             sleep(Duration::from_millis(2));
         }
         Ok(())
     }
 
-    /// Stops forwarding, and waits for that.
-    pub(crate) fn stop(&mut self) -> Result<()> {
-        self.command("stop")?;
-        // The last line of its statistics.
-        self.wait_for("\nDone.\n", 1)
-    }
-
-    /// Ends the process, which has to be stopped.
-    pub(crate) fn quit(mut self) -> Result<()> {
-        self.command("quit")?;
-        let deadline = Instant::now() + TIMEOUT;
-        while self.child.try_wait()?.is_none() {
-            ensure!(Instant::now() < deadline, "testpmd does not end");
-            sleep(Duration::from_millis(5));
+    /// Stops and ends receiver and sender.
+    pub(crate) fn end(mut sink: Self, mut source: Self) -> Result<()> {
+        // Both before one ends: its driver would unmap the rings that the other still polls.
+        for end in [&mut source, &mut sink] {
+            end.command("stop")?;
+            // The last line of its statistics.
+            end.wait_for("\nDone.\n", 1)?;
+        }
+        for end in [&mut source, &mut sink] {
+            end.command("quit")?;
+            let deadline = Instant::now() + TIMEOUT;
+            while end.child.try_wait()?.is_none() {
+                ensure!(Instant::now() < deadline, "testpmd does not end");
+                sleep(Duration::from_millis(5));
+            }
         }
         Ok(())
     }

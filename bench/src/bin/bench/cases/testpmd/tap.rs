@@ -97,16 +97,13 @@ pub(crate) fn measure_testpmd(folder: &Path, cores: [usize; 2], seconds: f64) ->
     sink.command("start")?;
     source.command("start")?;
     let rates = measure_flow(sink.id(), seconds)?;
-    source.stop()?;
-    sink.stop()?;
-    source.quit()?;
-    sink.quit()?;
+    Testpmd::end(sink, source)?;
     Ok(rates)
 }
 
 /// Measures `iwperf write-bw`, server and client on these cores.
 pub(crate) fn measure_iwperf(
-    iwperf: &Path,
+    program: &Path,
     folder: &Path,
     cores: [usize; 2],
     seconds: f64,
@@ -114,13 +111,13 @@ pub(crate) fn measure_iwperf(
     let network = Network::new()?;
     let device = |end: usize| format!("tap:{}", INTERFACES[end]);
     let address = |end: usize| format!("{}/24", ADDRESSES[end]);
-    let mut server = network.program(iwperf, cores[0]);
+    let mut server = network.program(program, cores[0]);
     server.args(["server", "--once", "--dev", &device(0), "--ip", &address(0)]);
     let server = Running::start(&mut server, folder.join("server.log"))?;
     network.attach(0)?;
     let json = folder.join("tap.json");
     let _ = fs::remove_file(&json);
-    let mut client = network.program(iwperf, cores[1]);
+    let mut client = network.program(program, cores[1]);
     client.args(["write-bw", ADDRESSES[0], "--dev", &device(1), "--ip", &address(1)]);
     let duration = Duration::from_secs_f64(seconds) + WARM_UP + MARGIN;
     let seconds_of_client = duration.as_secs_f64().to_string();
@@ -129,11 +126,9 @@ pub(crate) fn measure_iwperf(
     network.attach(1)?;
     let rates = measure_flow(server.id(), seconds);
     let result = client.finish(TIMEOUT + duration)?;
-    let said = result.output.trim().lines().last().unwrap_or_default();
-    ensure!(result.success(), "iwperf: {said}");
+    ensure!(result.success(), "iwperf: {}", iwperf::last_line(&result.output));
     let served = server.finish(TIMEOUT)?;
-    let said = served.output.trim().lines().last().unwrap_or_default();
-    ensure!(served.success(), "iwperf server: {said}");
+    ensure!(served.success(), "iwperf server: {}", iwperf::last_line(&served.output));
     let mut rates = rates?;
     rates.insert(PAYLOAD, iwperf::parse(&fs::read_to_string(&json)?, None)?["Gb/s"]);
     Ok(rates)
