@@ -1,5 +1,5 @@
-//! Instruction counts of the stack, and of cache lines that it touches, by valgrind
-//! ([`instructions`]).
+//! Workloads that the program `instructions` counts under valgrind: instructions of the stack, and
+//! cache lines that it touches.
 //!
 //! Two ends run on one thread in virtual time, with heap frames and a zero-copy link
 //! ([`loopback`]): engines (`engine_pair`) or contexts of the runtime (`verbs_pair`). The counts
@@ -9,13 +9,10 @@
 //! `instructions` runs under valgrind. Wall time is measured by another program: `bench` runs each
 //! case next to its bound or a peer.
 
-pub mod callgrind;
 #[cfg(feature = "core")]
 pub mod engine_pair;
-pub mod instructions;
 pub mod loopback;
 pub mod memory_marks;
-pub mod state_lines;
 #[cfg(feature = "runtime")]
 pub mod verbs_pair;
 pub mod workload;

@@ -48,7 +48,6 @@ impl Place {
     }
 }
 
-/// One test.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Test {
     pub(crate) name: &'static str,

@@ -55,7 +55,6 @@ struct Options {
     common: Common,
 }
 
-/// Options of every case.
 #[derive(Args)]
 struct Common {
     /// Rounds [default: by case, often 9]
@@ -146,7 +145,6 @@ fn main() -> Result<ExitCode> {
     measure(case, groups, notes, &common)
 }
 
-/// Folder of the results.
 const RESULTS: &str = "bench/results";
 /// Time of a quick run: no round is begun that would probably end later.
 const QUICK_LIMIT: Duration = Duration::from_secs(280);

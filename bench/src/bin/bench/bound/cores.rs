@@ -7,7 +7,6 @@ use anyhow::Result;
 
 use crate::cases::pin;
 
-/// Work of one thread.
 pub(crate) type Work<'a, T> = Box<dyn FnOnce() -> T + Send + 'a>;
 
 /// Runs closures concurrently, each pinned to its core; returns their results in order.

@@ -5,12 +5,10 @@ use std::time::{Duration, Instant};
 
 /// Measurements of each candidate; the fastest one counts, because disturbances only slow down.
 const TRIALS: u32 = 5;
-/// Duration of a measurement.
 const TRIAL_TIME: Duration = Duration::from_millis(1);
 /// Calls between two reads of the clock.
 const CALLS_PER_CLOCK_READ: u32 = 64;
 
-/// Implementation of CRC32C.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crc {
     pub(crate) name: &'static str,
@@ -22,7 +20,6 @@ pub(crate) struct Crc {
 pub(crate) const FROZEN: [Crc; 2] =
     [Crc { name: "crc-fast", of: crc_fast }, Crc { name: "crc32c", of: crc32c::crc32c }];
 
-/// The implementation of the stack.
 pub(crate) const STACK: Crc = Crc { name: "ferrowarp-crc32c", of: ferrowarp_crc32c::crc32c };
 
 /// Carry-less multiplication, with AVX-512 where available.

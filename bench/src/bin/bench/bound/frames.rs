@@ -47,7 +47,6 @@ impl FramePool<DpdkTx> {
 }
 
 impl<F> FramePool<F> {
-    /// Creates a pool of these frames.
     pub(crate) fn new(frames: Vec<F>) -> Self {
         Self { pool: frames, cache: Vec::with_capacity(CACHE_LEN), next: None }
     }
@@ -69,7 +68,6 @@ impl<F> FramePool<F> {
         self.cache.pop()
     }
 
-    /// Frees a frame.
     #[inline]
     pub(crate) fn free(&mut self, frame: F) {
         self.pool.push(frame);

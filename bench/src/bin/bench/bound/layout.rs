@@ -22,7 +22,6 @@ pub(crate) const fn emss(mtu: u16) -> usize {
     mtu as usize + ETHERNET_LEN - FRAME_HEADER_LEN
 }
 
-/// An FPDU within a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fpdu {
     /// Offset in the frame in bytes.

@@ -44,13 +44,11 @@ impl MessageMemory {
         slot * self.stride
     }
 
-    /// Returns the message in a slot.
     #[inline]
     pub(crate) fn bytes(&self, slot: usize) -> &[u8] {
         &self.map[self.offset + self.start(slot)..][..self.len]
     }
 
-    /// Returns the message in a slot for modification.
     #[inline]
     pub(crate) fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {
         let start = self.offset + self.start(slot);

@@ -77,7 +77,6 @@ pub(crate) fn measure(
     Ok(Figures::from([("us, p50", p50), ("us, p99", p99), (TAIL, p99 - p50)]))
 }
 
-/// One end of the ping-pong.
 struct End {
     port: DpdkDevice,
     source: Source,

@@ -91,7 +91,6 @@ impl Transfer {
         }
     }
 
-    /// Returns the number of messages after which the segments repeat.
     fn messages_per_round(&self) -> usize {
         let payload: usize = self.segments.iter().map(|segment| segment.payload_len).sum();
         payload / self.message_len
@@ -139,7 +138,6 @@ pub(crate) struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// One queue pair.
     pub(crate) const SINGLE: Self = Self { slots: 1, depth: 1 };
 }
 
@@ -184,11 +182,9 @@ impl End {
     }
 }
 
-/// Data Source.
 #[derive(Debug)]
 pub(crate) struct Source(End);
 
-/// Data Sink.
 #[derive(Debug)]
 pub(crate) struct Sink {
     end: End,
@@ -232,7 +228,6 @@ impl Source {
 }
 
 impl Sink {
-    /// Creates the sink of a transfer.
     pub(crate) fn new(transfer: &Arc<Transfer>, set: WorkingSet) -> io::Result<Self> {
         Ok(Self { end: End::new(transfer, MESSAGE_OFFSETS[1], set)?, placed: 0 })
     }
@@ -242,7 +237,6 @@ impl Sink {
         self.end.memory.bytes(slot)
     }
 
-    /// Returns the bytes of payload placed so far.
     pub(crate) const fn placed_bytes(&self) -> u64 {
         self.placed
     }

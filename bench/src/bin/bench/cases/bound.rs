@@ -58,7 +58,6 @@ struct Load {
 }
 
 impl Load {
-    /// The default of `iwperf`.
     const SINGLE: Self = Self { qps: 1, depth: 128, is_buffer_shared: false };
 
     fn options(self) -> Vec<String> {
@@ -75,7 +74,6 @@ impl Load {
     }
 }
 
-/// What all rows need.
 struct Rows {
     iwperf: Rc<Iwperf>,
     before: Option<Rc<Iwperf>>,

@@ -96,7 +96,6 @@ pub(crate) fn on_core<T: Send>(
 /// Bits of a CPU set.
 const CPU_SETSIZE: usize = 1024;
 
-/// Pins the calling thread.
 pub(crate) fn pin(core: usize) -> Result<()> {
     let is_pinned =
         core < CPU_SETSIZE && core_affinity::set_for_current(core_affinity::CoreId { id: core });

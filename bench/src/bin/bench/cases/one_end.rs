@@ -22,7 +22,6 @@ pub(crate) const CASE: Case = Case {
     method: include_str!("../../../../methods/one-end.md"),
 };
 
-/// Bytes per Write.
 const SIZE: u32 = 65_536;
 /// Time before a measurement: slow start, and growth of the window.
 const WARM_UP: Duration = Duration::from_millis(100);

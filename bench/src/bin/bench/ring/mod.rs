@@ -273,7 +273,6 @@ impl End {
         Ok(())
     }
 
-    /// Returns the region.
     pub(crate) fn mr(&self) -> &Mr {
         &self.mr
     }
@@ -283,7 +282,6 @@ impl End {
         Remote { rkey: self.mr.rkey(), addr: self.mr.addr() }
     }
 
-    /// Returns the number of queue pairs.
     pub(crate) fn qp_count(&self) -> usize {
         self.qps.len()
     }
@@ -303,7 +301,6 @@ impl End {
     }
 }
 
-/// A region of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
     rkey: u32,

@@ -69,9 +69,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const DEPTHS: [usize; 2] = [1, 64];
 /// Bytes of a slot of a work queue: a request in both queues has whole slots.
 const SLOT_LEN: i64 = 64;
-/// Bytes of a message.
 const MESSAGE_LEN: usize = 16;
-/// Messages under way.
 const WINDOW: usize = 256;
 
 const RATES: [&str; 2] = ["set-ups per second", "ends per second"];

@@ -8,9 +8,7 @@ use ferrowarp::device::{
     Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, RxFrame as _, TxClass,
 };
 
-/// Bytes of a MAC address.
 const MAC_LEN: usize = 6;
-/// Frames taken from the ring at a time.
 const BURST_LEN: usize = 32;
 
 /// The shared end, and the frames that have arrived for each port.

@@ -73,7 +73,6 @@ pub(crate) struct Load {
     ends: Vec<End>,
     /// Queue pairs that compete: context and index.
     competitors: Vec<(usize, usize)>,
-    /// The queue pair of the measured Write.
     prober: (usize, usize),
     competing: Write,
     probe: Write,

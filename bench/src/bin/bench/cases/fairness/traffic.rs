@@ -20,7 +20,6 @@ pub(crate) struct Traffic {
     pub(crate) depth: usize,
 }
 
-/// Returns all kinds.
 pub(crate) fn all() -> Vec<Traffic> {
     let kind =
         |name, title, qps, size, depth| Traffic { name, title, is_incast: false, qps, size, depth };

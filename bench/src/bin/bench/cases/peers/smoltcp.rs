@@ -97,7 +97,6 @@ impl End {
     }
 }
 
-/// Establishes the connection.
 fn connect(ends: &mut [End; 2]) -> Result<()> {
     let [client, server] = ends;
     server.socket().listen(SERVER_PORT)?;

@@ -9,7 +9,6 @@ use smoltcp::time::Instant;
 
 /// Frames received at once.
 const BURST: usize = 32;
-/// Length of an Ethernet header.
 const HEADER_LEN: usize = 14;
 
 /// The port, and frames received and not yet processed.
@@ -71,7 +70,6 @@ impl phy::Device for Port {
     }
 }
 
-/// A received frame.
 pub(crate) struct RxToken(DpdkRx);
 
 impl phy::RxToken for RxToken {

@@ -25,7 +25,6 @@ pub(crate) const CASE: Case = Case {
     method: include_str!("../../../../../methods/testpmd.md"),
 };
 
-/// Bytes per RDMA Write.
 const SIZE: u64 = 65_536;
 
 pub(crate) fn groups(setup: &Setup) -> Result<Vec<Group>> {

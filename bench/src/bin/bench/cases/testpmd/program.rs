@@ -12,9 +12,7 @@ use ferrowarp_proto::device::frame_capacity;
 
 use crate::iwperf::last_line;
 
-/// Debian's program.
 pub(crate) const PROGRAM: &str = "dpdk-testpmd";
-/// The package that has it.
 pub(crate) const PACKAGE: &str = "dpdk-dev";
 /// Buffers of a process: few, so that they stay in the cache.
 const MBUF_COUNT: &str = "2048";
@@ -85,12 +83,10 @@ impl Testpmd {
         Ok(testpmd)
     }
 
-    /// Gives a command.
     pub(crate) fn command(&mut self, command: &str) -> Result<()> {
         writeln!(self.prompt, "{command}").with_context(|| format!("testpmd: {command}"))
     }
 
-    /// Returns the PID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }

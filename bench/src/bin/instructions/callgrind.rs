@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use anyhow::{Context, Result, bail};
 
 /// Layer of payload copies: the accesses to the harness's registered memory.
-pub const COPY: &str = "copy";
+pub(crate) const COPY: &str = "copy";
 /// Layer of the CRC.
-pub const CRC: &str = "crc";
+pub(crate) const CRC: &str = "crc";
 /// Layer of the Internet checksum: the sum over the bytes, without its pseudo-header and folding.
-pub const CHECKSUM: &str = "checksum";
+pub(crate) const CHECKSUM: &str = "checksum";
 /// Layer of the heap ports and the workload, which replace device and application.
-pub const HARNESS: &str = "harness";
+pub(crate) const HARNESS: &str = "harness";
 
 /// Structures of the protocol crate through which the harness posts and sends too: their lines
 /// count for the layer of the preceding instruction, as those of a library do.
@@ -38,26 +38,25 @@ const LAYERS: [(&str, &str); 9] = [
 ];
 
 /// Options of callgrind for a file that [`Profile::parse`] reads.
-pub const OPTIONS: [&str; 3] = ["--tool=callgrind", "--dump-instr=yes", "--compress-pos=no"];
+pub(crate) const OPTIONS: [&str; 3] = ["--tool=callgrind", "--dump-instr=yes", "--compress-pos=no"];
 
 /// Prefixes of functions of the C library that count for their caller.
 const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
 
 /// Instruction counts of a run, or their means per message.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Profile {
-    /// All instructions.
-    pub total: f64,
+pub(crate) struct Profile {
+    pub(crate) total: f64,
     /// By layer; `other` for instructions without one.
-    pub layers: BTreeMap<String, f64>,
+    pub(crate) layers: BTreeMap<String, f64>,
     /// Inclusive counts of the requested functions, in their order.
-    pub inclusive: Vec<f64>,
+    pub(crate) inclusive: Vec<f64>,
 }
 
 impl Profile {
     /// Parses a callgrind file made with [`OPTIONS`]. `functions` are parts of the names of
     /// functions to report the inclusive cost of; none of them may be recursive.
-    pub fn parse(text: &str, functions: &[&str]) -> Result<Self> {
+    pub(crate) fn parse(text: &str, functions: &[&str]) -> Result<Self> {
         let inclusive = vec![0.0; functions.len()];
         let mut reader = Reader { functions, inclusive, ..Reader::default() };
         for (number, line) in text.lines().enumerate() {
@@ -70,7 +69,7 @@ impl Profile {
     }
 
     /// Returns the mean cost of a message: the difference of `self` and `fewer`, over `count`.
-    pub fn per_message(&self, fewer: &Self, count: u64) -> Self {
+    pub(crate) fn per_message(&self, fewer: &Self, count: u64) -> Self {
         let mean = |more: f64, less: f64| (more - less) / count as f64;
         let layer = |(name, sum): (&String, &f64)| (name.clone(), mean(*sum, fewer.layer(name)));
         let inclusive = self.inclusive.iter().zip(&fewer.inclusive);
@@ -82,12 +81,12 @@ impl Profile {
     }
 
     /// Returns the cost of a layer; 0 if it has none.
-    pub fn layer(&self, name: &str) -> f64 {
+    pub(crate) fn layer(&self, name: &str) -> f64 {
         self.layers.get(name).copied().unwrap_or(0.0)
     }
 
     /// Returns the cost of the stack itself: without copies, CRC, checksum and harness.
-    pub fn stack(&self) -> f64 {
+    pub(crate) fn stack(&self) -> f64 {
         [COPY, CRC, CHECKSUM, HARNESS].iter().fold(self.total, |rest, name| rest - self.layer(name))
     }
 }
@@ -206,7 +205,7 @@ impl<'a> Reader<'a> {
 
 /// Returns the layer of a source file, if it is one of the stack, of the harness, or of a library
 /// with a layer of its own.
-pub fn layer_of(file: &str) -> Option<&str> {
+pub(crate) fn layer_of(file: &str) -> Option<&str> {
     if let Some((_, name)) = LAYERS.iter().find(|(part, _)| file.contains(part)) {
         return Some(name);
     }

@@ -11,16 +11,15 @@ use crate::callgrind::{HARNESS, layer_of};
 
 /// Source line of the stack that an address belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Layer of the file.
-    pub layer: String,
+pub(crate) struct Place {
+    pub(crate) layer: String,
     /// Path from the folder of the crate's sources, and number of the line.
-    pub line: String,
+    pub(crate) line: String,
 }
 
 /// Returns the places of addresses in the image of `program`. Code without a line of the stack,
 /// such as the C library's, has none.
-pub fn resolve(program: &Path, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, Place>> {
+pub(crate) fn resolve(program: &Path, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, Place>> {
     let mut child = Command::new("addr2line")
         .args(["--addresses", "--inlines", "--exe"])
         .arg(program)

@@ -10,13 +10,12 @@ use std::thread::{self, ScopedJoinHandle};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::callgrind::{self, Profile};
-use crate::instructions::cases::Case;
+use crate::cases::Case;
 use crate::state_lines::{self, EndLines};
 
 /// Program that runs a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    /// The protocol core alone.
+pub(crate) enum Program {
     Core,
     /// From post to polled completion.
     Verbs,
@@ -24,10 +23,9 @@ pub enum Program {
 
 impl Program {
     /// Both, in the order of their columns.
-    pub const ALL: [Self; 2] = [Self::Core, Self::Verbs];
+    pub(crate) const ALL: [Self; 2] = [Self::Core, Self::Verbs];
 
-    /// Returns the name of the executable.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Core => "core-cost",
             Self::Verbs => "verbs-cost",
@@ -35,37 +33,27 @@ impl Program {
     }
 }
 
-/// Measurements of a case.
 #[derive(Clone, Debug)]
-pub struct Measured {
-    /// The case.
-    pub case: Case,
+pub(crate) struct Measured {
+    pub(crate) case: Case,
     /// Instructions, by program in the order of [`Program::ALL`].
-    pub costs: [Option<Profile>; 2],
-    /// State that the trains touch.
-    pub lines: Option<Lines>,
+    pub(crate) costs: [Option<Profile>; 2],
+    pub(crate) lines: Option<Lines>,
 }
 
 /// Lines of state touched by the trains of a workload.
 #[derive(Clone, Debug, Default)]
-pub struct Lines {
-    /// By end: source, sink.
-    pub ends: [EndLines; 2],
-    /// Frames that the source sent.
-    pub segments: u64,
-    /// RDMA Writes that completed.
-    pub writes: u64,
+pub(crate) struct Lines {
+    pub(crate) ends: [EndLines; 2],
+    pub(crate) segments: u64,
+    pub(crate) writes: u64,
 }
 
-/// How to measure.
 #[derive(Clone, Debug)]
-pub struct Setup {
-    /// Folder of the programs.
-    pub programs: PathBuf,
-    /// Folder for callgrind's files.
-    pub scratch: PathBuf,
-    /// Number of messages, in percent of a case's default.
-    pub percent: u64,
+pub(crate) struct Setup {
+    pub(crate) programs: PathBuf,
+    pub(crate) scratch: PathBuf,
+    pub(crate) percent: u64,
 }
 
 enum Outcome {
@@ -74,7 +62,7 @@ enum Outcome {
 }
 
 /// Measures all cases, two at a time. Without the program for the verbs only the core.
-pub fn all(setup: &Setup, cases: Vec<Case>) -> Result<Vec<Measured>> {
+pub(crate) fn all(setup: &Setup, cases: Vec<Case>) -> Result<Vec<Measured>> {
     let has_verbs = setup.programs.join(Program::Verbs.name()).exists();
     // The traces take longest, so they begin.
     let mut jobs: Vec<(usize, Option<Program>)> = Vec::new();
@@ -128,7 +116,7 @@ const ONE_IN: u64 = 8;
 
 impl Lines {
     /// Returns how many lines of its own a queue pair touches in a turn of `turn` messages, by end.
-    pub fn own_per_turn(&self, turn: u64) -> [f64; 2] {
+    pub(crate) fn own_per_turn(&self, turn: u64) -> [f64; 2] {
         let turns = (self.writes / turn).max(1) as f64;
         self.ends.each_ref().map(|end| end.touched_by_few(ONE_IN) as f64 / turns)
     }
@@ -214,7 +202,7 @@ fn segments(output: &str) -> Option<u64> {
 }
 
 /// Checks that valgrind and the program for the core are there.
-pub fn check_tools(programs: &Path) -> Result<()> {
+pub(crate) fn check_tools(programs: &Path) -> Result<()> {
     ensure!(
         Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()),
         "valgrind is absent: apt-get install valgrind"

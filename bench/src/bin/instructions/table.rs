@@ -2,22 +2,17 @@
 
 use anyhow::{Context, Result};
 
-use crate::instructions::cases::{CROWDED_POLL, IDLE_POLL};
-use crate::instructions::measure::{Measured, Program};
+use crate::cases::{CROWDED_POLL, IDLE_POLL};
+use crate::measure::{Measured, Program};
 
-/// A count of the table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
-    /// What is counted.
-    pub measure: &'static str,
-    /// Name of the case.
-    pub case: String,
-    /// The count.
-    pub value: f64,
+pub(crate) struct Figure {
+    pub(crate) measure: &'static str,
+    pub(crate) case: String,
+    pub(crate) value: f64,
 }
 
 impl Figure {
-    /// Formats a line of the table.
     fn line(&self) -> String {
         let digits = usize::from(self.measure.starts_with(LINES));
         format!("{}\t{}\t{:.digits$}\n", self.measure, self.case, self.value)
@@ -32,7 +27,7 @@ const LINES: &str = "state lines";
 const MIN_LINES_RISE: f64 = 10.0;
 
 /// Returns the name of a program's instructions in the tables.
-pub const fn measure(program: Program) -> &'static str {
+pub(crate) const fn measure(program: Program) -> &'static str {
     match program {
         Program::Core => "core",
         Program::Verbs => "post to completion",
@@ -40,7 +35,7 @@ pub const fn measure(program: Program) -> &'static str {
 }
 
 /// Returns the counts that are recorded and checked.
-pub fn figures(measured: &[Measured]) -> Vec<Figure> {
+pub(crate) fn figures(measured: &[Measured]) -> Vec<Figure> {
     let figure = |measure, case: &Measured, value| {
         let case = case.case.name.clone();
         Figure { measure, case, value }
@@ -73,8 +68,7 @@ pub fn figures(measured: &[Measured]) -> Vec<Figure> {
     figures
 }
 
-/// Formats the table.
-pub fn format(figures: &[Figure]) -> String {
+pub(crate) fn format(figures: &[Figure]) -> String {
     let head = "# Instructions of both ends per segment or per Write, and cache lines of state per \
                 train. Written by bench/instructions --write.\n";
     head.to_owned() + &figures.iter().map(Figure::line).collect::<String>()
@@ -90,7 +84,7 @@ const FALL_MAX: f64 = 30.0;
 /// Returns a line for each figure that exceeds that in `table` by more than `percent`, lines of
 /// state by more than `MIN_LINES_RISE` at least, or that is below it by more than `FALL_MAX`; and
 /// one if many queues make polls longer.
-pub fn deviations(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
+pub(crate) fn deviations(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for figure in figures {
         let (recorded, rise) = recorded(table, figure)?;
@@ -113,7 +107,7 @@ pub fn deviations(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<S
 }
 
 /// Prints each figure beside that in `table`.
-pub fn print_deviations(table: &str, figures: &[Figure]) -> Result<()> {
+pub(crate) fn print_deviations(table: &str, figures: &[Figure]) -> Result<()> {
     for figure in figures {
         let (recorded, rise) = recorded(table, figure)?;
         let Figure { measure, case, value } = figure;

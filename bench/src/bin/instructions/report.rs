@@ -7,13 +7,13 @@ use std::path::Path;
 use anyhow::Result;
 
 use crate::callgrind::Profile;
-use crate::instructions::measure::{Measured, Program};
-use crate::instructions::places::{self, Place};
-use crate::instructions::table::measure;
+use crate::measure::{Measured, Program};
+use crate::places::{self, Place};
 use crate::state_lines::EndLines;
+use crate::table::measure;
 
 /// Prints the instructions by layer, of the cases that are no variants.
-pub fn print_layers(measured: &[Measured], program: Program) {
+pub(crate) fn print_layers(measured: &[Measured], program: Program) {
     let cases: Vec<(&Measured, &Profile)> = measured
         .iter()
         .filter(|case| case.case.plain.is_none())
@@ -47,7 +47,7 @@ pub fn print_layers(measured: &[Measured], program: Program) {
 }
 
 /// Prints each line of state with the source lines that access it.
-pub fn print_places(measured: &[Measured], program: &Path) -> Result<()> {
+pub(crate) fn print_places(measured: &[Measured], program: &Path) -> Result<()> {
     for Measured { case, lines, .. } in measured {
         let Some(lines) = lines else { continue };
         for (end, name) in lines.ends.iter().zip(["source", "sink"]) {

@@ -1,5 +1,5 @@
 //! Counts the cache lines of state that a poll touches, from a memory trace of valgrind's tool
-//! lackey with the marks of [`crate::memory_marks`].
+//! lackey with the marks of [`ferrowarp_bench::memory_marks`].
 //!
 //! State is every byte but those that the program announces: frames, payload, harness, the stack
 //! and read-only mappings. A line counts once per train, however often it is read or written.
@@ -10,45 +10,38 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::memory_marks::Mark;
+use ferrowarp_bench::memory_marks::Mark;
 
-/// Bytes per cache line.
 const LINE_BYTES: u64 = 64;
 
 /// Lines touched by the trains of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EndLines {
-    /// Number of trains.
-    pub trains: u64,
+pub(crate) struct EndLines {
+    pub(crate) trains: u64,
     /// By number of the line: its address divided by 64.
-    pub lines: BTreeMap<u64, LineUse>,
+    pub(crate) lines: BTreeMap<u64, LineUse>,
 }
 
-/// Use of a cache line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LineUse {
-    /// Trains that read or wrote it.
-    pub trains: u64,
-    /// Trains that wrote it.
-    pub written: u64,
+pub(crate) struct LineUse {
+    pub(crate) trains: u64,
+    pub(crate) written: u64,
     /// Addresses of the instructions that accessed it, relative to the program's image.
-    pub code: BTreeSet<u64>,
+    pub(crate) code: BTreeSet<u64>,
 }
 
 impl EndLines {
-    /// Returns the mean number of lines that a train touches.
-    pub fn touched(&self) -> f64 {
+    pub(crate) fn touched(&self) -> f64 {
         self.mean(|line| line.trains)
     }
 
-    /// Returns the mean number of lines that a train writes.
-    pub fn written(&self) -> f64 {
+    pub(crate) fn written(&self) -> f64 {
         self.mean(|line| line.written)
     }
 
     /// Returns how often trains touched lines that few of them touch, no more than one in so many:
     /// where queue pairs take turns, the lines of a single one.
-    pub fn touched_by_few(&self, one_in: u64) -> u64 {
+    pub(crate) fn touched_by_few(&self, one_in: u64) -> u64 {
         let few = |line: &&LineUse| line.trains * one_in <= self.trains;
         self.lines.values().filter(few).map(|line| line.trains).sum()
     }
@@ -60,7 +53,7 @@ impl EndLines {
 }
 
 /// Reads a trace to its end; returns the lines of the source and of the sink.
-pub fn read(mut trace: impl BufRead) -> Result<[EndLines; 2]> {
+pub(crate) fn read(mut trace: impl BufRead) -> Result<[EndLines; 2]> {
     let mut reader = Reader::default();
     let mut line = Vec::new();
     while trace.read_until(b'\n', &mut line)? > 0 {
@@ -82,9 +75,7 @@ struct Access {
 
 #[derive(Default)]
 struct Reader {
-    /// Addresses of the marks.
     marks: Vec<u64>,
-    /// Sorted.
     ignored: Vec<Range<u64>>,
     image: u64,
     /// Address of the last instruction.

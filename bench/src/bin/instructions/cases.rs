@@ -1,33 +1,31 @@
 //! The workloads that are counted.
 
-/// A workload.
 #[derive(Clone, Debug)]
-pub struct Case {
-    /// Its name in the tables.
-    pub name: String,
-    /// Options of the programs (see [`crate::workload::Workload`]).
-    pub options: Vec<&'static str>,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// Options of the programs (see [`Workload`](ferrowarp_bench::workload::Workload)).
+    pub(crate) options: Vec<&'static str>,
     /// Messages of the shorter run; the longer has three times as many.
-    pub count: u64,
+    pub(crate) count: u64,
     /// The cost is per message, or per poll; otherwise per segment of the source.
-    pub per_write: bool,
+    pub(crate) per_write: bool,
     /// The case of which this one is a variant with something more to do.
-    pub plain: Option<&'static str>,
+    pub(crate) plain: Option<&'static str>,
     /// Counted for the protocol core.
-    pub has_core: bool,
+    pub(crate) has_core: bool,
     /// Counted from post to completion: the runtime has the settings as well.
-    pub has_verbs: bool,
+    pub(crate) has_verbs: bool,
     /// Outstanding messages of each of many queue pairs, which take turns; the lines of a single
     /// one are counted per turn.
-    pub turn: Option<u64>,
+    pub(crate) turn: Option<u64>,
     /// Messages before and during a memory trace of it, which takes a second for a few hundred
     /// segments; `None`: not traced.
-    pub traced: Option<[u64; 2]>,
+    pub(crate) traced: Option<[u64; 2]>,
 }
 
 impl Case {
     /// Returns what the cost is of.
-    pub fn unit(&self) -> &'static str {
+    pub(crate) fn unit(&self) -> &'static str {
         match (self.per_write, self.options.contains(&"--idle")) {
             (_, true) => "poll",
             (true, false) => "Write",
@@ -38,7 +36,7 @@ impl Case {
 
 /// Returns all cases: bulk, packed and single Writes, plain and with ECN, IPv6 or software
 /// checksums; for bulk alone Sends, Reads and a few links.
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     let bulk = Case {
         name: "64 KiB, MTU 1500".to_owned(),
         options: Vec::new(),
@@ -120,10 +118,10 @@ pub fn all() -> Vec<Case> {
 const QPS: &str = "64";
 
 /// Name of the case of polls that find nothing to do.
-pub const IDLE_POLL: &str = "poll without work";
+pub(crate) const IDLE_POLL: &str = "poll without work";
 
 /// Name of the same with many queues that are idle or wait for a full completion queue.
-pub const CROWDED_POLL: &str = "poll without work, 21,000 queues";
+pub(crate) const CROWDED_POLL: &str = "poll without work, 21,000 queues";
 
 /// Names of the cases that have variants.
 const PLAIN: [&str; 3] =

@@ -2,13 +2,21 @@
 //! completion, by callgrind: each workload runs twice with different counts, and the difference
 //! over the difference of the counts is the cost. Cache lines of state per train, by lackey.
 
+mod callgrind;
+mod cases;
+mod measure;
+mod places;
+mod report;
+mod state_lines;
+mod table;
+
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
-use ferrowarp_bench::instructions::measure::{self, Program, Setup};
-use ferrowarp_bench::instructions::{cases, report, table};
+
+use crate::measure::{Program, Setup};
 
 #[derive(Parser)]
 #[command(about = "Instructions per segment and per RDMA Write, and lines of state per train")]
