@@ -64,8 +64,6 @@ pub struct VerbsPair {
     progress: Vec<[u64; 2]>,
     /// Queue pairs of which requests have completed, to post the next ones.
     to_post: Vec<usize>,
-    /// Trains of the source and of the sink.
-    trains: [u64; 2],
     is_marked: bool,
 }
 
@@ -112,7 +110,6 @@ impl VerbsPair {
             completed: 0,
             progress: vec![[0; 2]; workload.qps],
             to_post: (0..workload.qps).collect(),
-            trains: [0; 2],
             is_marked: false,
         })
     }
@@ -143,9 +140,8 @@ impl VerbsPair {
         }
     }
 
-    /// As [`write`](Self::write), with marks in a memory trace. Returns the numbers of trains of
-    /// the source and of the sink as well.
-    pub fn write_marked(&mut self, count: u64) -> Result<(TransferCounts, [u64; 2])> {
+    /// As [`write`](Self::write), with marks in a memory trace.
+    pub fn write_marked(&mut self, count: u64) -> Result<()> {
         let mut ignored = Vec::new();
         for end in [&self.source, &self.sink] {
             ignored.extend_from_slice(&end.port_memory);
@@ -156,10 +152,9 @@ impl VerbsPair {
         ignored.extend([range_of_vec(&self.progress), range_of_vec(&self.to_post)]);
         memory_marks::announce(&ignored).context("cannot announce the marks")?;
         self.is_marked = true;
-        let before = self.trains;
-        let counts = self.write(count);
+        self.write(count);
         self.is_marked = false;
-        Ok((counts, [self.trains[0] - before[0], self.trains[1] - before[1]]))
+        Ok(())
     }
 
     /// Polls until the sink has received every frame. It may not have acknowledged them all.
@@ -206,7 +201,6 @@ impl VerbsPair {
         }
         self.to_post.clear();
         let is_train = self.source.frames.sent() > sent;
-        self.trains[0] += u64::from(is_train);
         self.mark(if is_train { Mark::Train } else { Mark::Idle });
     }
 
@@ -217,7 +211,6 @@ impl VerbsPair {
         self.mark(Mark::Sink);
         self.sink.poll(|_| {});
         let is_train = self.sink.frames.received() > received;
-        self.trains[1] += u64::from(is_train);
         self.mark(if is_train { Mark::Train } else { Mark::Idle });
     }
 
