@@ -295,7 +295,7 @@ fn peers_compare_smoltcp_over_ring() {
     let args = "peers --peers smoltcp --rounds 2 --seconds 0.1 --sizes 64,65536";
     let run = Run::of(args, &[("--bin", folder.path())]).check();
     for mtu in [1500, 9000] {
-        let table = format!("### smoltcp: one core over ring, MTU {mtu}, no CRC, no checksums");
+        let table = format!("### smoltcp: one core over ring, MTU {mtu} without CRC and checksums");
         assert!(run.markdown.contains(&table), "{}", run.markdown);
     }
     let row = run.rows("stream of 64 KiB", "Gb/s")[0];

@@ -19,8 +19,9 @@ pub(crate) fn tables(report: &Report) -> String {
         table(&mut text, rows);
         text.push('\n');
     }
-    for note in &report.notes {
-        let _ = write!(text, "{note}\n\n");
+    if !report.notes.is_empty() {
+        let notes = report.notes.iter().map(|note| format!("| {note} |\n"));
+        let _ = writeln!(text, "| notes |\n|---|\n{}", notes.collect::<String>());
     }
     for failure in &report.failures {
         let _ = write!(text, "Failed: {failure}\n\n");
@@ -136,8 +137,8 @@ pub(crate) fn of_machine(
 ) -> Result<String> {
     let newest = reports.iter().max_by_key(|report| &report.date).context("no reports")?;
     let mut text = format!(
-        "# Results on {name}\n\nWritten by `bench/run` from the newest run of each case, in \
-         [{name}/]({name}/). [What the columns mean](../methods/README.md).\n\n"
+        "# Results on {name}\n\nWritten by `bench/run` from the newest run of each case in \
+         [{name}/]({name}/). [The columns](../methods/README.md).\n\n"
     );
     text.push_str(&machine(&newest.machine));
     for report in reports {
@@ -146,7 +147,7 @@ pub(crate) fn of_machine(
         let Report { case, date, seconds, .. } = report;
         let _ = write!(
             text,
-            "## {title}\n\n[Method](../methods/{case}.md). {date}, {seconds} s for each \
+            "## {title}\n\n[Method](../methods/{case}.md). {date}: {seconds} s for each \
              measurement{}.\n\n",
             differences(&report.machine, &newest.machine)
         );

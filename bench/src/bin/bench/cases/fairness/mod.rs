@@ -39,7 +39,7 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Vec<Group> {
     let group = |mut traffic: Traffic| {
         traffic.qps = options.qps.map_or(traffic.qps, usize::from);
         let of = |figure| ("ours".to_owned(), figure);
-        let title = format!("{}, {} outstanding each", traffic.title, traffic.depth);
+        let title = format!("{} ({} outstanding each)", traffic.title, traffic.depth);
         let mut group = Group::new(title, format!("{}-one", traffic.name))
             .contender("ours", move |seconds| rounds::run(&traffic, mtu, core, seconds))
             .compare_figures(of(BEFORE), of(ALLOWED), Some(EachAtMost(1.0)))

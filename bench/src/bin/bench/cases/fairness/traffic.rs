@@ -29,7 +29,7 @@ pub(crate) fn all() -> Vec<Traffic> {
         kind("qps-64K", "64 KiB Writes on 1,000 queue pairs", 1000, 65_536, 2),
         Traffic {
             is_incast: true,
-            ..kind("incast-64", "64-byte Writes of 31 other senders, one at a time", 31, 64, 1)
+            ..kind("incast-64", "64-byte Writes of 31 other senders", 31, 64, 1)
         },
         Traffic {
             is_incast: true,

@@ -192,7 +192,7 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<(Vec<Group>, Ve
         let core = setup.cores[0];
         let iwperf = setup.iwperf()?;
         for mtu in [1500, 9000] {
-            let table = format!("smoltcp: one core over ring, MTU {mtu}, no CRC, no checksums");
+            let table = format!("smoltcp: one core over ring, MTU {mtu} without CRC and checksums");
             let ours = ours::peer(&iwperf, Place::Ring(vec![core]), mtu, true);
             let peers = vec![ours, smoltcp::peer(core, mtu)];
             let tests = [&streams[..], &[ping_pong]].concat();
@@ -291,7 +291,7 @@ fn in_guest(setup: &Setup, notes: &mut Vec<String>) -> Result<Vec<Group>> {
     for mtu in [1500, 9000] {
         let stacks = [Stack::Ours, Stack::OursWithCrc, Stack::Siw];
         let peers = stacks.map(|stack| guest::peer(stack, &guest, mtu)).into();
-        let table = format!("siw: inside the same guest, MTU {mtu}, no CRC");
+        let table = format!("siw: inside the same guest, MTU {mtu} without CRC");
         groups.extend(compare(&table, &tests, peers, notes));
     }
     Ok(groups)
