@@ -75,14 +75,7 @@ impl Network {
         let [first, second] = VETH;
         ip(&["-n", server, "link", "add", first, "type", "veth", "peer", second, "netns", client])?;
         for ((name, interface), address) in [server, client].into_iter().zip(VETH).zip(ADDRESSES) {
-            let on = |arguments: &[&str]| ip(&[&["-n", name], arguments].concat());
-            on(&["link", "set", interface, "mtu", &mtu.to_string()])?;
-            switch_off_offloads(name, interface)?;
-            on(&["addr", "add", &format!("{address}/24"), "dev", interface])?;
-            on(&["link", "set", interface, "up"])?;
-            let route = ["route", "replace", "198.18.66.0/24", "dev", interface, "proto"];
-            let control = ["kernel", "scope", "link", "src", address, "congctl"];
-            on(&[&route[..], &control[..], &[CONGESTION_CONTROL]].concat())?;
+            configure(name, interface, address, &["mtu", &mtu.to_string()])?;
         }
         Self::new(namespaces.clone(), VETH, ADDRESSES[0], Some(cores))
     }
@@ -147,11 +140,28 @@ impl Network {
     }
 }
 
-/// Switches off segmentation and checksum offloads of an interface.
-pub(crate) fn switch_off_offloads(namespace: &str, interface: &str) -> Result<()> {
+/// Sets options of an interface, switches off its segmentation and checksum offloads, and gives it
+/// an address.
+pub(crate) fn configure(
+    namespace: &str,
+    interface: &str,
+    address: &str,
+    options: &[&str],
+) -> Result<()> {
+    let on = |arguments: &[&str]| ip(&[&["-n", namespace], arguments].concat());
+    on(&[&["link", "set", interface], options].concat())?;
     let switches = OFFLOADS.iter().flat_map(|&(short, _)| [short, "off"]);
     let arguments: Vec<&str> = ["-K", interface].into_iter().chain(switches).collect();
     in_namespace(namespace, "ethtool", &arguments)?;
+    on(&["addr", "add", &format!("{address}/24"), "dev", interface])?;
+    on(&["link", "set", interface, "up"])?;
+    // On the route: a namespace may not set every congestion control as its default.
+    let (net, _) = address.rsplit_once('.').context("an IPv4 address")?;
+    let route = format!(
+        "route replace {net}.0/24 dev {interface} proto kernel scope link src {address} congctl \
+         {CONGESTION_CONTROL}"
+    );
+    on(&route.split(' ').collect::<Vec<_>>())?;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 
-use super::{Case, Setup};
+use super::{Case, Setup, case};
 use crate::bound::layout::Layout;
 use crate::bound::transfer::{Target, Transfer, WorkingSet};
 use crate::bound::{ping_pong, rate};
@@ -18,14 +18,8 @@ use crate::model::Limit::{self, AtLeast, AtMost};
 use crate::model::row_name;
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = Case {
-    name: "bound",
-    title: "Share of the bound",
-    rounds: 9,
-    seconds: 1.0,
-    quick: (3, 0.2),
-    method: include_str!("../../../../methods/bound.md"),
-};
+pub(crate) const CASE: Case =
+    case!("bound", "Share of the bound", rounds: 9, seconds: 1.0, quick: (3, 0.2));
 
 #[derive(Args)]
 pub(crate) struct Options {

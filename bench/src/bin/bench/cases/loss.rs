@@ -8,18 +8,12 @@ use anyhow::{Result, ensure};
 use clap::Args;
 use ferrowarp::TcpStats;
 
-use super::{Case, Setup, on_core};
+use super::{Case, Setup, case, on_core};
 use crate::ring::Pair;
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = Case {
-    name: "loss",
-    title: "Goodput under loss",
-    rounds: 9,
-    seconds: 1.0,
-    quick: (6, 0.3),
-    method: include_str!("../../../../methods/loss.md"),
-};
+pub(crate) const CASE: Case =
+    case!("loss", "Goodput under loss", rounds: 9, seconds: 1.0, quick: (6, 0.3));
 
 /// MTU, and bytes per RDMA Write.
 const MTU: u16 = 1500;

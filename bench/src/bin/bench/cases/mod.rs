@@ -30,6 +30,24 @@ pub(crate) struct Case {
     pub(crate) method: &'static str,
 }
 
+/// A [`Case`] whose method is the file of its name.
+macro_rules! case {
+    (
+        $name:literal, $title:literal,
+        rounds: $rounds:literal, seconds: $seconds:literal, quick: $quick:expr
+    ) => {
+        $crate::cases::Case {
+            name: $name,
+            title: $title,
+            rounds: $rounds,
+            seconds: $seconds,
+            quick: $quick,
+            method: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/methods/", $name, ".md")),
+        }
+    };
+}
+use case;
+
 /// All cases, in the order of the pages.
 pub(crate) const ALL: &[&Case] = &[
     &bound::CASE,

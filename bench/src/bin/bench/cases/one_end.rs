@@ -8,19 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::{Case, Setup, on_core};
+use super::{Case, Setup, case, on_core};
 use crate::ring::Pair;
 use crate::ring::watched_port::Watch;
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = Case {
-    name: "one-end",
-    title: "One end alone",
-    rounds: 9,
-    seconds: 1.0,
-    quick: (9, 0.3),
-    method: include_str!("../../../../methods/one-end.md"),
-};
+pub(crate) const CASE: Case =
+    case!("one-end", "One end alone", rounds: 9, seconds: 1.0, quick: (9, 0.3));
 
 const SIZE: u32 = 65_536;
 /// Time before a measurement: slow start, and growth of the window.

@@ -17,19 +17,12 @@ use ferrowarp_tests::process::{self, Running, TempDir};
 use serde_json::Value;
 
 use super::peers::{Test, kernel};
-use super::{Case, Setup, on_core};
-use crate::launch::{self, CONGESTION_CONTROL, Network};
+use super::{Case, Setup, case, on_core};
+use crate::launch::{self, Network};
 use crate::ring::{End, Pair, config};
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = Case {
-    name: "tcp-vs-kernel",
-    title: "Our TCP next to the kernel's",
-    rounds: 5,
-    seconds: 4.0,
-    quick: (1, 1.0),
-    method: include_str!("../../../../methods/tcp-vs-kernel.md"),
-};
+pub(crate) const CASE: Case = case!("tcp-vs-kernel", "Our TCP next to the kernel's", rounds: 5, seconds: 4.0, quick: (1, 1.0));
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -230,16 +223,7 @@ fn disable_ipv6(namespace: &str) -> Result<()> {
 fn move_tap(link: &str, namespace: &str, name: &str, address: &str) -> Result<()> {
     ip(&["-n", link, "link", "set", name, "netns", namespace])?;
     disable_ipv6(namespace)?;
-    launch::switch_off_offloads(namespace, name)?;
-    let on = |arguments: &[&str]| ip(&[&["-n", namespace], arguments].concat());
-    on(&["link", "set", name, "gso_max_segs", "1", "txqueuelen", TAP_QUEUE])?;
-    on(&["addr", "add", &format!("{address}/24"), "dev", name])?;
-    on(&["link", "set", name, "up"])?;
-    // On the route: a namespace may not set every congestion control as its default.
-    let route = ["route", "replace", "198.18.64.0/24", "dev", name, "proto", "kernel"];
-    let control = ["scope", "link", "src", address, "congctl", CONGESTION_CONTROL];
-    on(&[&route[..], &control[..]].concat())?;
-    Ok(())
+    launch::configure(namespace, name, address, &["gso_max_segs", "1", "txqueuelen", TAP_QUEUE])
 }
 
 #[cfg(test)]

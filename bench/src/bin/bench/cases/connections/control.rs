@@ -115,18 +115,16 @@ fn connect_loads(left: &Context, right: &Context) -> Result<Vec<Load>> {
         let peer = passive.shard().and_then(|shard| right.shard(shard)).context("no shard")?;
         let source = pd_l.register(left.allocate(len as usize)?, Access::LOCAL_READ)?;
         let sink = pd_r.register(right.allocate(len as usize)?, Access::REMOTE_WRITE)?;
-        let (completions, outstanding) = (Vec::with_capacity(64), 0);
-        let (_passive, has_completed) = (passive, false);
         Ok(Load {
             active,
-            _passive,
+            _passive: passive,
             source,
             sink,
             cq,
             peer,
-            completions,
-            outstanding,
-            has_completed,
+            completions: Vec::with_capacity(64),
+            outstanding: 0,
+            has_completed: false,
         })
     };
     (0..left.shard_count()).map(load).collect()

@@ -11,19 +11,13 @@ use clap::Args;
 use ferrowarp::device::{DeviceSpec, register_current_thread};
 use ferrowarp::{Context, Qp};
 
-use super::{Case, Setup, on_core};
+use super::{Case, Setup, case, on_core};
 use crate::model::Limit::{self, AtLeast, AtMost, EachAtMost};
 use crate::ring::{End, Pair, Write, config};
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = Case {
-    name: "connections",
-    title: "Cost of connections",
-    rounds: 9,
-    seconds: 1.0,
-    quick: (6, 0.3),
-    method: include_str!("../../../../../methods/connections.md"),
-};
+pub(crate) const CASE: Case =
+    case!("connections", "Cost of connections", rounds: 9, seconds: 1.0, quick: (6, 0.3));
 
 #[derive(Args)]
 pub(crate) struct Options {

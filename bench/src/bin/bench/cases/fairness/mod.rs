@@ -11,18 +11,12 @@ use clap::Args;
 
 use self::rounds::{ALLOWED, ALONE, BEFORE, BOUND, P50, P99, SEGMENT};
 use self::traffic::Traffic;
-use super::{Case, Setup};
+use super::{Case, Setup, case};
 use crate::model::Limit::{AtMost, EachAtMost};
 use crate::runner::Group;
 
-pub(crate) const CASE: Case = Case {
-    name: "fairness",
-    title: "Latency beside other traffic",
-    rounds: 9,
-    seconds: 2.0,
-    quick: (6, 0.4),
-    method: include_str!("../../../../../methods/fairness.md"),
-};
+pub(crate) const CASE: Case =
+    case!("fairness", "Latency beside other traffic", rounds: 9, seconds: 2.0, quick: (6, 0.4));
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -11,19 +11,13 @@ use std::rc::Rc;
 use anyhow::{Result, bail};
 use ferrowarp_tests::netns;
 
-use super::{Case, Setup};
+use super::{Case, Setup, case};
 use crate::iwperf::{Place, Test};
 use crate::model::Limit::AtLeast;
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = Case {
-    name: "testpmd",
-    title: "Next to testpmd",
-    rounds: 9,
-    seconds: 1.5,
-    quick: (3, 0.5),
-    method: include_str!("../../../../../methods/testpmd.md"),
-};
+pub(crate) const CASE: Case =
+    case!("testpmd", "Next to testpmd", rounds: 9, seconds: 1.5, quick: (3, 0.5));
 
 const SIZE: u64 = 65_536;
 
