@@ -129,7 +129,7 @@ pub(crate) fn rate(per_second: f64, size: u64) -> Figures {
 
 /// Returns the title of the table of two processes over a network.
 fn two_processes(network: &str) -> String {
-    format!("Two processes on two cores, peers over {network}")
+    format!("Two processes on two cores next to peers over {network}")
 }
 
 /// Returns the groups of a setting, a test each, and appends which peers were compared.
