@@ -242,8 +242,8 @@ impl VerbsPair {
         self.progress[index][0] += count;
     }
 
-    /// True if the bytes that the first queue pair has written to the sink so far equal those of the
-    /// source.
+    /// True if the bytes that the first queue pair has written to the sink so far equal the
+    /// source's.
     pub fn is_verified(&self) -> bool {
         let slots = self.progress[0][1].min(self.slot_count);
         let len = usize::try_from(slots * u64::from(self.workload.size)).expect("in memory");

@@ -135,8 +135,8 @@ impl TxMbuf {
 
     /// Requests checksum offload: the port fills in the TCP checksum and, with `ipv4`, the checksum
     /// of an IPv4 header. When the frame is sent, its headers are complete, and the TCP checksum
-    /// field holds the sum of the pseudo-header. Lengths are in bytes; the network header is of IPv6
-    /// if it has 40 bytes or more, so IPv4 headers have fewer options than that.
+    /// field holds the sum of the pseudo-header. Lengths are in bytes. A network header of 40 bytes
+    /// or more is taken for IPv6.
     ///
     /// # Panics
     /// While a retained reference exists, or if a length does not fit its field (7, 9, 8 bits).

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use ferrowarp_bench::engine_pair::EnginePair;
 use ferrowarp_bench::verbs_pair::VerbsPair;
 use ferrowarp_bench::workload::{Transfer, Workload};
-use ferrowarp_tests::{process, skip};
+use ferrowarp_tests::{process, skip, skip_without};
 use serde_json::Value;
 
 const LARGE: Workload = Workload { depth: 8, ..Workload::PLAIN };
@@ -312,10 +312,14 @@ fn tcp_is_compared_over_an_emulated_link() {
         return skip("no iwlink, no /dev/net/tun, or not root");
     };
     if !["iperf3", "ethtool"].into_iter().all(process::is_installed) {
-        return;
+        return skip("no iperf3 or no ethtool; apt-get install iperf3 ethtool");
     }
     let bin = iwlink.parent().expect("in a folder");
-    let run = Run::of("tcp-vs-kernel --quick", &[("--bin", bin)]).check();
+    let run = Run::of("tcp-vs-kernel --quick", &[("--bin", bin)]);
+    if String::from_utf8_lossy(&run.output.stderr).contains("% late") {
+        return skip_without("core idle enough for the emulator");
+    }
+    let run = run.check();
     let gbit_s = run.value("loss of 0.1 %", "Gb/s");
     assert!(gbit_s > 0.0 && gbit_s < 0.21, "more than the link's rate: {gbit_s}");
 }

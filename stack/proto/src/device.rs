@@ -170,10 +170,10 @@ pub trait TxFrame: Sized {
     /// Takes a second reference for retransmission; the frame is immutable from then on.
     fn retain(&mut self) -> Self::Retained;
 
-    /// Requests that the port fills in checksums (modes `OffloadTcp` and `Offload` only). Called for
-    /// every TCP frame, after [`TxFrame::set_len`] and before [`TxFrame::retain`]: no other code
-    /// computes them. The headers may be written later. When the frame is sent, its TCP checksum
-    /// field holds the folded pseudo-header sum.
+    /// Requests that the port fills in checksums (modes `OffloadTcp` and `Offload` only). Called
+    /// for every TCP frame, after [`TxFrame::set_len`] and before [`TxFrame::retain`]: no other
+    /// code computes them. The headers may be written later. When the frame is sent, its TCP
+    /// checksum field holds the folded pseudo-header sum.
     fn request_checksum(&mut self, request: &ChecksumRequest);
 
     /// Continues the frame with the bytes of others, which have payload alone, in order. The port

@@ -22,7 +22,10 @@ use crate::launch::{self, Network};
 use crate::ring::{End, Pair, config};
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = case!("tcp-vs-kernel", "Our TCP next to the kernel's", rounds: 5, seconds: 4.0, quick: (1, 1.0));
+pub(crate) const CASE: Case = case!(
+    "tcp-vs-kernel", "Our TCP next to the kernel's",
+    rounds: 5, seconds: 4.0, quick: (1, 1.0)
+);
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -8,8 +8,8 @@ use crate::iwperf::{self, Iwperf, Place};
 /// Largest MTU of the library, next to the loopback's 65,536.
 pub(crate) const LARGEST_MTU: u16 = 65_280;
 
-/// Returns `iwperf` with an MTU: two processes over `memif` with CRC, or one over `ring` without. It
-/// runs all tests, or long messages of one queue pair alone.
+/// Returns `iwperf` with an MTU: two processes over `memif` with CRC, or one over `ring` without.
+/// It runs all tests, or long messages of one queue pair alone.
 pub(crate) fn peer(iwperf: &Rc<Iwperf>, place: Place, mtu: u16, runs_all: bool) -> Peer {
     let is_memif = matches!(place, Place::Memif(_));
     let kind = if is_memif {
