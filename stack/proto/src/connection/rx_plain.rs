@@ -10,6 +10,7 @@ use crate::connection::Connection;
 use crate::connection::context::{Context, Env, Retained, Rx};
 use crate::connection::phase::Phase;
 use crate::connection::schedule::BURST_LEN;
+use crate::connection::segment_frame::PortFrame;
 use crate::device::RxFrame;
 use crate::mpa::fpdu;
 use crate::mpa::stream_bytes::StreamBytes;
@@ -17,7 +18,7 @@ use crate::rdmap::stream::LastSinks;
 use crate::tcp::{Tcb, TrainPayload};
 use crate::time::Instant;
 use crate::verbs::receive::UlpduOutcome;
-use crate::wire::tcp::PlainSegment;
+use crate::wire::tcp::{Flags, PlainSegment, Segment};
 
 /// Ends of the payload in the frames of a train after the first.
 type Ends = ArrayVec<u16, BURST_LEN>;
@@ -54,8 +55,8 @@ fn find_train<E: Env>(
 
 impl<E: Env> Connection<E> {
     /// Processes a frame, and the train that begins with it, of which `burst` has the rest. Gives
-    /// the frame back if it is no plain segment of this connection, or if the fast path does not
-    /// take it.
+    /// the frame back if it is no plain segment of this connection, or if the engine has to admit
+    /// it.
     #[inline(always)]
     pub(crate) fn process_plain(
         &mut self,
@@ -73,10 +74,31 @@ impl<E: Env> Connection<E> {
             |tcb: &_, len_max| find_train::<E>(tcb, &segment, burst, len_max, &mut ends);
         let payload =
             self.tcb.handle_plain(now, &segment.header, segment.payload_len(), find_train);
-        let Some(payload) = payload else { return Err(frame) };
+        let Some(payload) = payload else {
+            return self.process_unpredicted(cx, now, &segment, frame);
+        };
         if payload.len > 0 {
             self.deliver_train(cx, now, &segment, &payload, &ends, frame, burst);
         }
+        Ok(())
+    }
+
+    /// Passes a plain segment that prediction refuses to the general path. It is of this connection
+    /// and parsed already, with its checksums. Gives its frame back if the engine has to admit it.
+    #[inline(never)]
+    fn process_unpredicted(
+        &mut self,
+        cx: &mut Context<E>,
+        now: Instant,
+        plain: &PlainSegment,
+        frame: Rx<E>,
+    ) -> Result<(), Rx<E>> {
+        // RFC 9293 section 3.10.7.4, fourth: a SYN may open a new connection instead of this one.
+        if !self.tcp_established || plain.header.flags.has(Flags::SYN) {
+            return Err(frame);
+        }
+        let segment = Segment::from_plain(self.tcb.tuple(), plain);
+        self.process_segment(cx, now, &segment, PortFrame(frame));
         Ok(())
     }
 

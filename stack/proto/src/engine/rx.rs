@@ -75,7 +75,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Processes a frame that is no plain segment, or that the fast path does not take: any TCP
+    /// Processes a frame that is no plain segment of a connection that has received lately: any TCP
     /// segment, ARP, NDP, ICMP and the like.
     #[inline(never)]
     fn on_other_frame(&mut self, now: Instant, frame: D::Rx) {
@@ -116,8 +116,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Processes a frame, and the train that begins with it, of which the burst has the rest. Gives
-    /// the frame back if it is no plain segment of a connection that has received lately, or if the
-    /// fast path does not take it.
+    /// the frame back if it is no plain segment of a connection that has received lately, or if it
+    /// has to be admitted.
     #[inline(always)]
     pub(super) fn on_plain_frame(&mut self, now: Instant, frame: D::Rx) -> Result<(), D::Rx> {
         let Some(index) = self.connections.recent(frame.head()) else { return Err(frame) };

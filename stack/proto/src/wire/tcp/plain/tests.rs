@@ -91,6 +91,7 @@ fn plain_segment_is_emitted_and_parsed_like_any_other() {
                 let [remote, local] = [segment.tuple.remote, segment.tuple.local];
                 let ports = u32::from(remote.port()) << 16 | u32::from(local.port());
                 assert_eq!(plain_ports(&bytes), Some(ports));
+                assert_eq!(Segment::from_plain(segment.tuple, &found), segment);
                 assert_eq!((found.header, payload(&found)), (header, segment.payload));
             }
         }
