@@ -9,7 +9,7 @@ use crate::connection::context::Env;
 use crate::connection::schedule::ConnId;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::slab::{PREALLOCATED_MAX, Slab};
-use crate::wire::tcp::{FourTuple, plain_ports};
+use crate::wire::tcp::FourTuple;
 
 /// Connections by the ports of the last segments, so that most are found without the keyed hash. An
 /// attacker who chooses ports can only make others take that.
@@ -73,17 +73,19 @@ impl<E: Env> Connections<E> {
         }
     }
 
-    /// Returns the connection that last received a segment with the ports of this frame, or any
-    /// other: the caller compares the headers.
+    /// Returns the connection that last received a segment with these ports ([`plain_ports`]), or
+    /// any other: the caller compares the headers.
+    ///
+    /// [`plain_ports`]: crate::wire::tcp::plain_ports
     #[inline(always)]
-    pub(super) fn recent(&self, head: &[u8]) -> Option<u32> {
-        Some(*self.recent_entry(head)?)
+    pub(super) fn recent(&self, ports: u32) -> u32 {
+        *self.recent_entry(ports)
     }
 
     /// Returns the entry that [`Connections::recent`] reads, unread.
     #[inline(always)]
-    pub(super) fn recent_entry(&self, head: &[u8]) -> Option<&u32> {
-        Some(&self.recent.indices[self.recent.slot(plain_ports(head)?)])
+    pub(super) fn recent_entry(&self, ports: u32) -> &u32 {
+        &self.recent.indices[self.recent.slot(ports)]
     }
 
     /// Finds the connection of a segment. Segments come in trains: a connection that received

@@ -8,11 +8,10 @@ use crate::device::RxFrame;
 use crate::wire::tcp::plain_ports;
 
 /// True if the next frame of a burst, of which the first is the last here, belongs to another flow
-/// than `frame`, and more follow: they may be of this flow.
+/// than the frame with these `ports`, and more follow: they may be of this flow.
 #[inline(always)]
-pub(super) fn may_alternate<R: RxFrame>(frame: &R, burst: &[R]) -> bool {
-    burst.len() > 1
-        && burst.last().is_some_and(|next| plain_ports(next.head()) != plain_ports(frame.head()))
+pub(super) fn may_alternate<R: RxFrame>(ports: Option<u32>, burst: &[R]) -> bool {
+    burst.len() > 1 && burst.last().is_some_and(|next| plain_ports(next.head()) != ports)
 }
 
 /// True if the frames of a burst are of several flows, as far as its first and its last one show.
@@ -90,7 +89,7 @@ mod tests {
         {
             let mut frames = burst(ports);
             let first = frames.pop().unwrap();
-            assert_eq!(may_alternate(&first, &frames), expected, "{ports:?}");
+            assert_eq!(may_alternate(plain_ports(first.head()), &frames), expected, "{ports:?}");
         }
     }
 

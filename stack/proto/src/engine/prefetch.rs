@@ -12,6 +12,7 @@ use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
 use crate::verbs::wc::Completions;
+use crate::wire::tcp::plain_ports;
 
 /// With no more connections than this their state stays in the caches, and nothing is loaded ahead.
 const CACHED_CONNECTIONS: usize = 64;
@@ -51,7 +52,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn prefetch_burst(&self) {
         let mut entries = ArrayVec::<&u32, BURST_LEN>::new();
         for frame in self.burst.iter().take(BURST_LEN) {
-            if let Some(entry) = self.connections.recent_entry(frame.head()) {
+            if let Some(ports) = plain_ports(frame.head()) {
+                let entry = self.connections.recent_entry(ports);
                 D::prefetch(entry);
                 entries.push(entry);
             }

@@ -15,7 +15,7 @@ use crate::tcp;
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
 use crate::wire::ethernet::{self, ETHERNET_LEN, VLAN_ETHERNET_LEN};
-use crate::wire::tcp::{Flags, Segment, rst_reply};
+use crate::wire::tcp::{Flags, Segment, plain_ports, rst_reply};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Receives a burst of frames from the port, for the next [`Engine::drive`] to process.
@@ -62,14 +62,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.burst.reverse();
         let mut is_grouped = false;
         while let Some(mut frame) = self.burst.pop() {
-            if !is_grouped && may_alternate(&frame, &self.burst) {
+            let mut ports = plain_ports(frame.head());
+            if !is_grouped && may_alternate(ports, &self.burst) {
                 is_grouped = true;
                 self.burst.push(frame);
                 group_by_flow(&mut self.burst);
                 let Some(first) = self.burst.pop() else { break };
-                frame = first;
+                (ports, frame) = (plain_ports(first.head()), first);
             }
-            if let Err(frame) = self.on_plain_frame(now, frame) {
+            if let Err(frame) = self.on_plain_frame(now, frame, ports) {
                 self.on_other_frame(now, frame);
             }
         }
@@ -115,12 +116,18 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Processes a frame, and the train that begins with it, of which the burst has the rest. Gives
-    /// the frame back if it is no plain segment of a connection that has received lately, or if it
+    /// Processes a frame with these ports, and the train that begins with it, of which the burst has
+    /// the rest. Gives the frame back if it is no plain segment of a connection that has received lately, or if it
     /// has to be admitted.
     #[inline(always)]
-    pub(super) fn on_plain_frame(&mut self, now: Instant, frame: D::Rx) -> Result<(), D::Rx> {
-        let Some(index) = self.connections.recent(frame.head()) else { return Err(frame) };
+    fn on_plain_frame(
+        &mut self,
+        now: Instant,
+        frame: D::Rx,
+        ports: Option<u32>,
+    ) -> Result<(), D::Rx> {
+        let Some(ports) = ports else { return Err(frame) };
+        let index = self.connections.recent(ports);
         let Self { connections, cx, burst, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return Err(frame) };
         conn.process_plain(cx, now, frame, burst)?;
