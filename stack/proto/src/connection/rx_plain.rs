@@ -2,8 +2,6 @@
 //! the headers that the peer of a connection sends. The next frames of the burst that continue it
 //! form a train with it. TCP processes a train as one segment; MPA receives it frame by frame.
 
-use core::ops::Range;
-
 use arrayvec::ArrayVec;
 
 use crate::connection::Connection;
@@ -116,74 +114,59 @@ impl<E: Env> Connection<E> {
         frame: Rx<E>,
         burst: &mut Vec<Rx<E>>,
     ) {
-        let start = usize::from(first.payload_start);
-        let mut rest = payload.len - first.payload_len();
-        let mut sinks = LastSinks::NONE;
-        let mut is_accepted =
-            self.deliver_plain(cx, now, &frame, start..first.payload_end.into(), rest, &mut sinks);
-        drop(frame);
-        for &end in ends {
-            let Some(frame) = burst.pop() else { break };
-            // If bytes are declined, so are the bytes of all later frames.
-            if is_accepted {
-                rest -= u32::from(end - first.payload_start);
-                is_accepted =
-                    self.deliver_plain(cx, now, &frame, start..end.into(), rest, &mut sinks);
+        let (start, crc) = (first.payload_start, self.framing.has_crc());
+        let (mut rest, mut sinks) = (payload.len, LastSinks::NONE);
+        let (mut frame, mut end, mut ends) = (frame, first.payload_end, ends.iter());
+        let mut following = || {
+            let end = *ends.next()?;
+            Some((burst.pop()?, end))
+        };
+        loop {
+            // Complete FPDUs: the queue pair is looked up once for all frames that have no more.
+            let Context { qps, verbs, .. } = &mut *cx;
+            let is_at_fpdu = match &self.phase {
+                Phase::Rdma { deframer } => {
+                    self.startup.may_send() && deframer.is_at_unmarked_fpdu()
+                }
+                _ => false,
+            };
+            let mut qp = self.qp.filter(|_| is_at_fpdu).and_then(|qp| qps.get_mut(qp));
+            let (bytes, outcome) = loop {
+                rest -= u32::from(end - start);
+                let mut bytes = start.into()..end.into();
+                let mut outcome = UlpduOutcome::Continue;
+                if let Some(qp) = &mut qp {
+                    let whole = frame.head().get(bytes.clone()).unwrap_or_default();
+                    let mut left = whole;
+                    while outcome == UlpduOutcome::Continue
+                        && let Ok(Some((ulpdu, len))) = fpdu::parse(left, crc)
+                    {
+                        left = &left[len..];
+                        outcome = qp.on_ulpdu_in_run(verbs, ulpdu, &mut sinks);
+                    }
+                    bytes.start += whole.len() - left.len();
+                }
+                if outcome != UlpduOutcome::Continue || !bytes.is_empty() {
+                    break (bytes, outcome);
+                }
+                let Some(next) = following() else { return };
+                (frame, end) = next;
+            };
+            // Anything else, or the end of the stream.
+            let is_accepted = if outcome == UlpduOutcome::Continue {
+                sinks = LastSinks::NONE;
+                self.on_stream_bytes(cx, now, &frame, bytes, rest)
+            } else {
+                self.on_stream_ended(cx, now, outcome, StreamBytes::of_frame(&frame, bytes));
+                true
+            };
+            if !is_accepted {
+                // If bytes are declined, so are the bytes of all later frames.
+                while following().is_some() {}
+                return;
             }
+            let Some(next) = following() else { return };
+            (frame, end) = next;
         }
-    }
-
-    /// Delivers these `bytes` of `frame`, which `rest` bytes of the train follow. Returns false if
-    /// they were declined, and the following ones with them.
-    #[inline(always)]
-    fn deliver_plain(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        frame: &Rx<E>,
-        mut bytes: Range<usize>,
-        rest: u32,
-        sinks: &mut LastSinks,
-    ) -> bool {
-        let whole = frame.head().get(bytes.clone()).unwrap_or_default();
-        let (used, outcome) = self.on_whole_fpdus(cx, whole, sinks);
-        bytes.start += used;
-        if outcome != UlpduOutcome::Continue {
-            let rest = StreamBytes::of_frame(frame, bytes);
-            self.on_stream_ended(cx, now, outcome, rest);
-            return true;
-        }
-        if bytes.is_empty() {
-            return true;
-        }
-        *sinks = LastSinks::NONE;
-        self.on_stream_bytes(cx, now, frame, bytes, rest)
-    }
-
-    /// Processes the complete FPDUs at the start of `bytes`, the next of the stream. Returns the
-    /// number of bytes consumed, and the outcome of the last FPDU. If the stream goes on, the other
-    /// bytes are to be passed to [`Connection::on_stream_bytes`].
-    #[inline(always)]
-    fn on_whole_fpdus(
-        &mut self,
-        cx: &mut Context<E>,
-        bytes: &[u8],
-        sinks: &mut LastSinks,
-    ) -> (usize, UlpduOutcome) {
-        let (mut rest, mut outcome) = (bytes, UlpduOutcome::Continue);
-        let Context { qps, verbs, .. } = cx;
-        let Phase::Rdma { deframer } = &self.phase else { return (0, outcome) };
-        if !self.startup.may_send() || !deframer.is_at_unmarked_fpdu() {
-            return (0, outcome);
-        }
-        let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return (0, outcome) };
-        let crc = self.framing.has_crc();
-        while outcome == UlpduOutcome::Continue
-            && let Ok(Some((ulpdu, len))) = fpdu::parse(rest, crc)
-        {
-            rest = &rest[len..];
-            outcome = qp.on_ulpdu_in_run(verbs, ulpdu, sinks);
-        }
-        (bytes.len() - rest.len(), outcome)
     }
 }
