@@ -85,7 +85,8 @@ impl<E: Env> Connection<E> {
         // Marker phase of the next byte, if sent FPDUs have markers.
         let start = if framing.has_markers() { framing.phase(self.tcb.write_seq()) } else { None };
         let is_probe = payload.len() > emss_len + 3;
-        while let Some(next) = qp.stream.next_tx() {
+        let next = loop {
+            let Some(next) = qp.stream.next_tx() else { break None };
             // RFC 5044 section 4.5: an FPDU fits the segment; appendix A.1: it begins there, or
             // behind others that are complete.
             // req: MPA-009, MPA-013, MPA-014, MPA-015, MPA-099, MPA-108, MPA-110, MPA-122
@@ -98,7 +99,7 @@ impl<E: Env> Connection<E> {
             let may_cut =
                 (len == 0 && !stream_failed) || (is_probe && ulpdu_max >= MULPDU_RANGE.start);
             if !may_cut && next.ulpdu_len > ulpdu_max as u64 {
-                break;
+                break Some(next);
             }
             if is_probe && capacity >= emss_len + framing.capacity_min() {
                 ulpdu_max = Framing::ulpdu_max(emss_len, phase);
@@ -127,9 +128,12 @@ impl<E: Env> Connection<E> {
             if start.is_none() && !is_probe {
                 len += pack_writes(qp, verbs, framing, &mut payload[len..]);
             }
-        }
+        };
         qp.complete_sends(verbs);
-        PackedPayload { len, stream_failed, next: None }
+        // With markers the length depends on the position in the stream.
+        let is_known = !stream_failed && !framing.has_markers();
+        let next = is_known.then(|| next.map_or(TxDemand::Nothing, unmarked_demand));
+        PackedPayload { len, stream_failed, next }
     }
 }
 
