@@ -88,7 +88,7 @@
 //! | path MTU discovery, PLPMTUD | RFC 1191, RFC 8201, RFC 4821, RFC 8899 | `tcp::pmtu` |
 //! | initial sequence number | RFC 6528 section 3 | `connection::setup::secrets` |
 //! | ephemeral port selection | RFC 6056 section 3.3.3 | `connection::setup::secrets` |
-//! | SYN cookie | RFC 4987 section 3.6 | `connection::setup::cookie` |
+//! | SYN cookie | RFC 4987 section 3.6 | `connection::setup::syn_cookie` |
 //! | backlog, half-open connections | RFC 4987 | `connection::setup` |
 //!
 //! IP and below:

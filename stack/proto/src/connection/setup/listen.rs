@@ -3,8 +3,8 @@
 use crate::connection::Connection;
 use crate::connection::context::{Context, Deferred, Env, Retained, Rx};
 use crate::connection::phase::Phase;
-use crate::connection::setup::cookie::VerifiedCookie;
 use crate::connection::setup::listeners::ListenerRef;
+use crate::connection::setup::syn_cookie::VerifiedCookie;
 use crate::net::next_hop::NextHop;
 use crate::tcp::{AckRateLimit, IssAndTsOffset, State, Tcb};
 use crate::time::Instant;

@@ -25,7 +25,7 @@ use arrayvec::ArrayVec;
 
 use crate::config::EngineConfig;
 use crate::connection::setup::awaiting_request::AwaitingRequest;
-use crate::connection::setup::cookie::{self, SynCookies};
+use crate::connection::setup::syn_cookie::{self, SynCookies};
 use crate::net::jittered_rate_limit::JitteredRateLimit;
 use crate::net::siphash_keys::SipBuildHasher;
 use crate::steering::backlog::{Backlogs, ListenerCounts};
@@ -94,7 +94,7 @@ impl Listener {
 
     /// Records that a SYN cookie was sent.
     pub(super) fn on_cookie_sent(&self, now: Instant) {
-        self.counts.expect_cookies_until(now + cookie::LIFETIME_NS);
+        self.counts.expect_cookies_until(now + syn_cookie::LIFETIME_NS);
     }
 }
 

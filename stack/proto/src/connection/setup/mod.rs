@@ -2,9 +2,9 @@
 
 pub(crate) mod awaiting_request;
 pub(crate) mod connect;
-mod cookie;
 pub(crate) mod listen;
 pub(crate) mod listeners;
 pub(crate) mod mpa_start;
 pub(crate) mod secrets;
 pub(crate) mod source_port;
+mod syn_cookie;
