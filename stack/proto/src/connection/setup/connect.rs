@@ -1,30 +1,19 @@
-//! Connection setup: active open, accept, reject, and the MPA startup exchange up to its result.
+//! Initiator's side of connection setup: active open and the MPA Reply Frame.
 
 use core::net::SocketAddr;
 
 use crate::connection::context::{Context, Env};
-use crate::connection::phase::{AwaitDecision, AwaitReply, Phase};
-use crate::connection::setup::mpa_start::{StartParams, mpa_offer};
+use crate::connection::phase::{AwaitReply, Phase};
+use crate::connection::setup::mpa_start::{StartParams, check_private_data, mpa_offer};
 use crate::connection::{Connection, StartupTx};
-use crate::mpa::startup::{self, Negotiated, NegotiationError, StartupEvent};
+use crate::mpa::startup::{self, NegotiationError, StartupEvent};
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;
-use crate::verbs::cm::{
-    CmError, ConnInfo, ConnParam, ConnectError, PRIVATE_DATA_LEN_MAX, ReadDepths, Start,
-};
+use crate::verbs::cm::{CmError, ConnParam, ConnectError, Start};
 use crate::verbs::qp::{QpEvent, QpState};
 use crate::verbs::wc::QpId;
-use crate::wire::mpa::{ENHANCED_LEN, FrameKind, Startup};
+use crate::wire::mpa::Startup;
 use crate::wire::tcp::FourTuple;
-
-/// Result of accepting a request.
-pub(crate) struct Accepted {
-    params: StartParams,
-    /// The connection begins in streaming mode.
-    is_streaming: bool,
-    /// Bytes received after the request.
-    buffered: Vec<u8>,
-}
 
 impl<E: Env> Context<E> {
     /// Creates a connection that opens actively to `remote`, to be inserted into the table.
@@ -99,156 +88,8 @@ impl<E: Env> Connection<E> {
         self.arm_timer(&mut cx.schedule);
     }
 
-    /// Accepts the connection request on the queue pair with slot index `qp`. The connection leaves
-    /// the backlog, and is started by [`Connection::start_accepted`].
-    ///
-    /// # Errors
-    /// [`CmError`]; the request can still be accepted or rejected.
-    pub(crate) fn accept(
-        &mut self,
-        cx: &mut Context<E>,
-        qp: u32,
-        param: &ConnParam,
-    ) -> Result<Accepted, CmError> {
-        let Phase::AwaitDecision(decision) = &mut self.phase else { return Err(CmError::Gone) };
-        param.check()?;
-        let AwaitDecision { request, buffered } = &mut **decision;
-        let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
-        check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
-        let offer = mpa_offer(param);
-        let params = match request {
-            Some(request) => {
-                let (reply, negotiated) =
-                    startup::accept(request, offer, param.private_data.clone());
-                self.startup_tx = Some(StartupTx::new(&reply));
-                StartParams {
-                    negotiated,
-                    revision: request.revision,
-                    private_data: request.private_data.clone(),
-                    ooo_placement: param.ooo_placement,
-                    startup: if negotiated.rtr_send_expected {
-                        StartupEvent::AcceptWithRtr
-                    } else {
-                        StartupEvent::Accept
-                    },
-                }
-            }
-            None => StartParams::unframed(Negotiated::rdmac(offer), param.ooo_placement),
-        };
-        let is_streaming = request.is_none() && param.start == Start::Streaming;
-        let buffered = std::mem::take(buffered);
-        self.qp = Some(qp);
-        self.half_close = param.half_close;
-        self.leave_backlog(cx);
-        self.make_ready(&mut cx.schedule);
-        Ok(Accepted { params, is_streaming, buffered })
-    }
-
-    /// Starts a connection that was accepted.
-    pub(crate) fn start_accepted(&mut self, cx: &mut Context<E>, now: Instant, accepted: Accepted) {
-        let Accepted { params, is_streaming, buffered } = accepted;
-        if is_streaming {
-            self.enter_streaming(cx, buffered);
-        } else {
-            self.enter_full_operation(cx, now, params, &buffered);
-        }
-    }
-
-    /// Rejects the connection request. The initiator receives `private_data`, and with revision 2
-    /// the local read depths.
-    ///
-    /// # Errors
-    /// [`CmError::Gone`], [`CmError::OutOfRange`], [`CmError::PrivateDataTooLong`].
-    pub(crate) fn reject(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        reads: ReadDepths,
-        private_data: &[u8],
-    ) -> Result<(), CmError> {
-        let Phase::AwaitDecision(decision) = &self.phase else { return Err(CmError::Gone) };
-        reads.check()?;
-        let request = decision.request.as_ref();
-        let is_enhanced = request.is_some_and(|request| request.enhanced.is_some());
-        check_private_data(private_data, request.is_some(), is_enhanced)?;
-        let private_data = private_data.try_into().map_err(|_| CmError::PrivateDataTooLong)?;
-        // Without startup frames only the end of the connection reports the reject.
-        self.startup_tx =
-            request.map(|request| StartupTx::new(&startup::reject(request, reads, private_data)));
-        self.leave_backlog(cx);
-        if !self.delay_fin(cx, now) {
-            self.begin_close(cx, now);
-        }
-        Ok(())
-    }
-
-    /// Parses the startup frame in the received bytes, and acts on it.
-    pub(crate) fn process_startup(&mut self, cx: &mut Context<E>, now: Instant) {
-        match &mut self.phase {
-            // Connections without startup frames are handled once TCP is established.
-            Phase::AwaitReply(await_reply) if await_reply.start != Start::Frames => {}
-            Phase::AwaitRequest { .. } => {
-                if !self.is_unframed(cx) {
-                    self.process_mpa_request(cx);
-                }
-            }
-            Phase::AwaitReply(await_reply) => {
-                match Startup::parse(&await_reply.startup_rx, FrameKind::Reply) {
-                    Ok(None) => {}
-                    Ok(Some((reply, used))) => {
-                        let buffered = await_reply.startup_rx.split_off(used);
-                        self.on_mpa_reply(cx, now, &reply, &buffered);
-                    }
-                    Err(_) => self.abort_startup(cx),
-                }
-            }
-            Phase::AwaitDecision(_)
-            | Phase::Streaming { .. }
-            | Phase::Rdma { .. }
-            | Phase::DrainTerminate { .. }
-            | Phase::Rejected { .. }
-            | Phase::Closed => {}
-        }
-    }
-
-    /// Parses the MPA Request Frame of a passive connection, and offers the request to the
-    /// application if the backlog has a free slot. False if it waits for one.
-    pub(crate) fn process_mpa_request(&mut self, cx: &mut Context<E>) -> bool {
-        let Phase::AwaitRequest { startup_rx } = &self.phase else { return true };
-        let (request, used) = match Startup::parse(startup_rx, FrameKind::Request) {
-            Ok(None) => return true,
-            Ok(Some((request, used))) if startup::check_request(&request).is_ok() => {
-                (request, used)
-            }
-            Ok(Some(_)) | Err(_) => {
-                self.abort_startup(cx);
-                return true;
-            }
-        };
-        if !self.enter_backlog(cx) {
-            return false;
-        }
-        let Phase::AwaitRequest { startup_rx } = &mut self.phase else { return true };
-        let buffered = startup_rx.split_off(used);
-        let tuple = self.tcb.tuple();
-        let offer = ConnInfo {
-            peer: tuple.remote,
-            local: tuple.local,
-            ird: request.enhanced.map_or(0, |offered| offered.ord),
-            ord: request.enhanced.map_or(0, |offered| offered.ird),
-            crc: request.crc,
-            markers_in: false,
-            markers_out: request.markers,
-            revision: request.revision,
-            extensions: cx.config.extensions && request.revision > 0,
-            private_data: request.private_data.clone(),
-        };
-        self.offer(cx, Some(request), buffered, offer);
-        true
-    }
-
     /// Processes the MPA Reply Frame, after which `buffered` was received.
-    fn on_mpa_reply(
+    pub(super) fn on_mpa_reply(
         &mut self,
         cx: &mut Context<E>,
         now: Instant,
@@ -285,22 +126,4 @@ impl<E: Env> Connection<E> {
             }
         }
     }
-
-    /// Aborts the connection over an invalid or unacceptable startup frame (RFC 5044 section 7.1,
-    /// error 4).
-    fn abort_startup(&mut self, cx: &mut Context<E>) {
-        cx.verbs.counters.startup_errors += 1;
-        self.fail_connect(cx, ConnectError::Protocol, None);
-        self.abort(cx);
-    }
-}
-
-/// Checks that private data fits the startup frame; without startup frames it must be empty.
-fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> Result<(), CmError> {
-    let len_max = match (framed, enhanced) {
-        (false, _) => 0,
-        (true, false) => PRIVATE_DATA_LEN_MAX,
-        (true, true) => PRIVATE_DATA_LEN_MAX - ENHANCED_LEN,
-    };
-    if data.len() > len_max { Err(CmError::PrivateDataTooLong) } else { Ok(()) }
 }

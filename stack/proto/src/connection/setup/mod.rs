@@ -1,5 +1,6 @@
 //! Setup of a connection: active and passive open, and the MPA startup exchange.
 
+pub(crate) mod accept;
 pub(crate) mod awaiting_request;
 pub(crate) mod connect;
 pub(crate) mod listen;

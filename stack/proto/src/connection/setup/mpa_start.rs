@@ -1,5 +1,5 @@
-//! Transition to full operation: by MPA startup frames, with the first byte of a connection, or
-//! after streaming mode.
+//! MPA startup of both sides, and the transition to full operation: by startup frames, with the first
+//! byte of a connection, or after streaming mode.
 
 use crate::connection::context::{Context, Env};
 use crate::connection::phase::{AwaitDecision, Phase, PhaseEvent};
@@ -14,11 +14,11 @@ use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::Stream;
 use crate::time::{Instant, NEVER};
 use crate::verbs::cm::{
-    CmError, ConnInfo, ConnParam, ConnectError, Event, PrivateData, RequestId, Start,
+    CmError, ConnInfo, ConnParam, ConnectError, Event, PRIVATE_DATA_LEN_MAX, PrivateData,
+    RequestId, Start,
 };
 use crate::verbs::qp::QpEvent;
-use crate::wire::mpa::Rtr;
-use crate::wire::mpa::Startup;
+use crate::wire::mpa::{ENHANCED_LEN, FrameKind, Rtr, Startup};
 
 /// Streaming-mode bytes queued to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;
@@ -57,7 +57,46 @@ pub(super) const fn mpa_offer(param: &ConnParam) -> Offer {
     }
 }
 
+/// Checks that private data fits the startup frame; without startup frames it must be empty.
+pub(super) fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> Result<(), CmError> {
+    let len_max = match (framed, enhanced) {
+        (false, _) => 0,
+        (true, false) => PRIVATE_DATA_LEN_MAX,
+        (true, true) => PRIVATE_DATA_LEN_MAX - ENHANCED_LEN,
+    };
+    if data.len() > len_max { Err(CmError::PrivateDataTooLong) } else { Ok(()) }
+}
+
 impl<E: Env> Connection<E> {
+    /// Parses the startup frame in the received bytes, and acts on it.
+    pub(crate) fn process_startup(&mut self, cx: &mut Context<E>, now: Instant) {
+        match &mut self.phase {
+            // Connections without startup frames are handled once TCP is established.
+            Phase::AwaitReply(await_reply) if await_reply.start != Start::Frames => {}
+            Phase::AwaitRequest { .. } => {
+                if !self.is_unframed(cx) {
+                    self.process_mpa_request(cx);
+                }
+            }
+            Phase::AwaitReply(await_reply) => {
+                match Startup::parse(&await_reply.startup_rx, FrameKind::Reply) {
+                    Ok(None) => {}
+                    Ok(Some((reply, used))) => {
+                        let buffered = await_reply.startup_rx.split_off(used);
+                        self.on_mpa_reply(cx, now, &reply, &buffered);
+                    }
+                    Err(_) => self.abort_startup(cx),
+                }
+            }
+            Phase::AwaitDecision(_)
+            | Phase::Streaming { .. }
+            | Phase::Rdma { .. }
+            | Phase::DrainTerminate { .. }
+            | Phase::Rejected { .. }
+            | Phase::Closed => {}
+        }
+    }
+
     /// Enters full operation, and processes the FPDUs in `buffered`, the last bytes received.
     pub(super) fn enter_full_operation(
         &mut self,
@@ -143,6 +182,14 @@ impl<E: Env> Connection<E> {
         };
         self.fail_connect(cx, error, Some(reply));
         self.begin_close(cx, now);
+    }
+
+    /// Aborts the connection over an invalid or unacceptable startup frame (RFC 5044 section 7.1,
+    /// error 4).
+    pub(super) fn abort_startup(&mut self, cx: &mut Context<E>) {
+        cx.verbs.counters.startup_errors += 1;
+        self.fail_connect(cx, ConnectError::Protocol, None);
+        self.abort(cx);
     }
 
     /// Starts a connection without startup frames once TCP is established.
