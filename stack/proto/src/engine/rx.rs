@@ -227,6 +227,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 conn.arm_timer(&mut cx.schedule);
             }
             ListenerAction::OpenByCookie(conn) => {
+                self.make_room_by_force();
                 let Some((conn, _)) = self.insert_half_open(conn) else { return };
                 let index = conn.id.index;
                 self.pass_segment(now, index, segment, frame);

@@ -11,19 +11,12 @@ use crate::verbs::wc::Completions;
 const LINGERING_SCAN_LEN: u32 = 256;
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Inserts a connection, after its four-tuple is reserved among the shards. If there are too
-    /// many, removes the oldest one in TIME-WAIT, or one that only lingers.
+    /// Inserts a connection, after its four-tuple is reserved among the shards.
     pub(super) fn insert_connection(
         &mut self,
         conn: Connection<Types<D, M, C>>,
     ) -> Option<At<'_, D, M, C>> {
         let tuple = conn.tcb.tuple();
-        if !self.make_room()
-            && let Some(index) = self.find_lingering()
-        {
-            self.cx.verbs.counters.lingering_evicted += 1;
-            self.remove_connection(index);
-        }
         let mut reserved = self.cx.reserve(&tuple);
         if reserved == Err(ReserveError::Full) && self.recycle_any_time_wait() {
             reserved = self.cx.reserve(&tuple);
@@ -35,6 +28,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             cx.release(&tuple);
         }
         inserted.map(|conn| (conn, cx))
+    }
+
+    /// Makes room for one more connection, if need be by removing the oldest in TIME-WAIT, or else
+    /// one that only lingers.
+    pub(super) fn make_room_by_force(&mut self) {
+        if !self.make_room()
+            && let Some(index) = self.find_lingering()
+        {
+            self.cx.verbs.counters.lingering_evicted += 1;
+            self.remove_connection(index);
+        }
     }
 
     /// Makes room for one more connection, if need be by removing the oldest in TIME-WAIT. False if

@@ -69,6 +69,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             Err(CmError::TooManyConnections) if self.recycle_any_time_wait() => open(self)?,
             opened => opened?,
         };
+        self.make_room_by_force();
         let (conn, cx) = self.insert_connection(conn).ok_or(CmError::TooManyConnections)?;
         conn.start_open(cx, qp);
         Ok(())
@@ -90,7 +91,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let qp = self.cx.idle_qp(qp)?;
         let (conn, cx) = self.requested(request)?;
         let accepted = conn.accept(cx, qp, param)?;
-        // The next request is offered before this one is established.
+        // The next request is offered before this one is established. That may change any
+        // connection, so this one is looked up again.
         self.run_deferred(now);
         let (conn, cx) = self.requested(request)?;
         conn.start_accepted(cx, now, accepted);
