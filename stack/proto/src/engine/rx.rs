@@ -5,7 +5,7 @@ use crate::connection::Connection;
 use crate::connection::context::Context;
 use crate::connection::schedule::BURST_LEN;
 use crate::connection::segment_frame::{PortFrame, SegmentFrame};
-use crate::connection::setup::listen::{Admission, ListenerAction, Replaced};
+use crate::connection::setup::listen::{ListenerAction, Replaced, SetupAction};
 use crate::ddp::memory::Memory;
 use crate::device::{Device, RxFrame};
 use crate::engine::Engine;
@@ -156,15 +156,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Some((conn, cx)) = self.at(index) else { return };
         if !conn.tcp_established || segment.flags.has(Flags::SYN) {
             match conn.admit_segment(cx, now, segment) {
-                Admission::Process => {}
-                Admission::Drop => return,
-                Admission::TryOtherPort => {
+                SetupAction::Process => {}
+                SetupAction::Drop => return,
+                SetupAction::TryOtherPort => {
                     if !self.try_other_port(now, index, segment) {
                         self.pass_segment(now, index, segment, frame);
                     }
                     return;
                 }
-                Admission::Replace(replaced) => {
+                SetupAction::Replace(replaced) => {
                     self.remove_connection(index);
                     self.on_unmatched_segment(now, segment, frame, Some(replaced));
                     return;

@@ -10,6 +10,7 @@ use crate::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, Start};
 use crate::wire::mpa::{FrameKind, Startup};
 
 /// Result of accepting a request.
+#[must_use]
 pub(crate) struct Accepted {
     params: StartParams,
     /// The connection begins in streaming mode.

@@ -12,6 +12,7 @@ use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
 /// Action of a listener for a segment without a connection.
+#[must_use]
 pub(crate) enum ListenerAction<E: Env> {
     /// There is no listener, or the segment is not acceptable: it is answered with RST.
     Reset,
@@ -25,7 +26,8 @@ pub(crate) enum ListenerAction<E: Env> {
 
 /// Action for a SYN to an existing connection, or a segment to one that is not established.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Admission {
+#[must_use]
+pub(crate) enum SetupAction {
     /// TCP processes it.
     Process,
     /// The segment is dropped.
@@ -40,6 +42,7 @@ pub(crate) enum Admission {
 /// Connection removed in favor of the one that the same segment opens: its listener, and the
 /// sequence numbers that it leaves to the new one, if that is opened by a SYN.
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub(crate) struct Replaced {
     listener: ListenerRef,
     recycled: Option<Recycled>,
@@ -76,9 +79,6 @@ impl<E: Env> Context<E> {
         // Second: an ACK is answered with RST, unless it returns a SYN cookie (RFC 4987 section
         // 3.6).
         if segment.flags.has(Flags::ACK) {
-            if !self.listeners.get(listener).expects_cookies(now) || segment.flags.has(Flags::SYN) {
-                return ListenerAction::Reset;
-            }
             return self.on_cookie_ack(now, segment, remote_mac, listener);
         }
         // Third and fourth: a SYN opens a connection, any other segment is dropped.
@@ -163,13 +163,17 @@ impl<E: Env> Context<E> {
         remote_mac: [u8; 6],
         listener: ListenerRef,
     ) -> ListenerAction<E> {
+        let found = self.listeners.get(listener);
+        if !found.expects_cookies(now) || ack.flags.has(Flags::SYN) {
+            return ListenerAction::Reset;
+        }
         let iss_ts = self.secrets.iss_and_ts_offset(now, &ack.tuple);
         let verified = self.listeners.cookies.verify(now, &self.config.tcp, ack, iss_ts);
         let Some(VerifiedCookie { syn, cookie: iss, sent_at }) = verified else {
             self.verbs.counters.cookies_invalid += 1;
             return ListenerAction::Reset;
         };
-        if self.listeners.get(listener).is_full() {
+        if found.is_full() {
             self.verbs.counters.backlog_overflows += 1;
             return ListenerAction::Done;
         }
@@ -199,7 +203,7 @@ impl<E: Env> Connection<E> {
         cx: &mut Context<E>,
         now: Instant,
         segment: &Segment,
-    ) -> Admission {
+    ) -> SetupAction {
         // RFC 9293 section 3.10.7.4, fourth: SYN in TIME-WAIT (RFC 6191 section 2) or SYN-RECEIVED.
         if self.tcb.may_recycle(segment)
             && let Some(listener) =
@@ -208,42 +212,42 @@ impl<E: Env> Connection<E> {
             if cx.listeners.get(listener).is_full() {
                 // The new connection would be refused anyway.
                 cx.verbs.counters.backlog_overflows += 1;
-                return Admission::Drop;
+                return SetupAction::Drop;
             }
             let limit = if self.tcb.state() == State::SynReceived {
                 let Some(limit) = self.tcb.limit_of_replacement(now) else {
-                    return Admission::Drop;
+                    return SetupAction::Drop;
                 };
                 Some(limit)
             } else {
                 None
             };
             let recycled = Recycled { iss_min: self.tcb.successor_seq(), limit };
-            return Admission::Replace(Replaced { listener, recycled: Some(recycled) });
+            return SetupAction::Replace(Replaced { listener, recycled: Some(recycled) });
         }
         // A SYN-ACK that another shard has forwarded.
         if self.wants_other_port(cx, segment) {
-            return Admission::TryOtherPort;
+            return SetupAction::TryOtherPort;
         }
         // RFC 9293 section 3.10.7.4, fifth: the ACK of our SYN-ACK completes the handshake.
         let completes =
             segment.flags.has(Flags::ACK) && !segment.flags.any(Flags::RST | Flags::SYN);
         let Some(listener) = self.listener.filter(|_| completes && !self.tcp_established) else {
-            return Admission::Process;
+            return SetupAction::Process;
         };
         let found = cx.listeners.get(listener);
         if found.is_full() {
             cx.verbs.counters.backlog_overflows += 1;
-            return Admission::Drop;
+            return SetupAction::Drop;
         }
         // RFC 4987 section 3.6: an ACK of a cookie sent earlier has another sequence number.
         if found.expects_cookies(now) && segment.ack != self.tcb.snd_una() + 1 {
             let iss_ts = cx.secrets.iss_and_ts_offset(now, &segment.tuple);
             if cx.listeners.cookies.verify(now, &cx.config.tcp, segment, iss_ts).is_some() {
-                return Admission::Replace(Replaced { listener, recycled: None });
+                return SetupAction::Replace(Replaced { listener, recycled: None });
             }
         }
-        Admission::Process
+        SetupAction::Process
     }
 
     /// Accounts for a completed handshake of a passive connection: it enters the backlog if its
@@ -252,8 +256,7 @@ impl<E: Env> Connection<E> {
         self.tcp_established = true;
         let Some(listener) = self.listener else { return };
         let listeners = &mut cx.listeners;
-        listeners.remove_half_open(listener);
-        let found = listeners.get(listener);
+        let found = listeners.remove_half_open(listener);
         if found.unframed || matches!(self.phase, Phase::AwaitDecision(_)) {
             found.force_slot();
             return;
@@ -288,10 +291,9 @@ impl<E: Env> Connection<E> {
     /// Removes the connection from the accounting of its listener: it was decided on, or ends.
     pub(in crate::connection) fn leave_backlog(&mut self, cx: &mut Context<E>) {
         let Some(listener) = self.listener.take() else { return };
-        let port = cx.listeners.get(listener).port;
-        cx.listeners.end_setup(port, self.id.index);
+        let found = cx.listeners.end_setup(listener, self.id.index);
         if let Some(order) = self.arrival_order.take() {
-            let remote = self.tcb.tuple().remote.ip();
+            let (remote, port) = (self.tcb.tuple().remote.ip(), found.port);
             let awaiting_request = &mut cx.listeners.awaiting_request;
             awaiting_request.remove(Some(order), remote, port, self.id.index);
             return;
@@ -300,7 +302,6 @@ impl<E: Env> Connection<E> {
             cx.listeners.on_half_open_failed(listener);
             return;
         }
-        let found = cx.listeners.get(listener);
         found.free_slot();
         if !found.is_full() {
             cx.deferred.push(Deferred::OfferPendingRequests(listener));

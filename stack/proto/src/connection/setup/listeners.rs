@@ -199,7 +199,7 @@ impl Listeners {
 
     /// Returns a listener. It is there as long as one of its connections is in setup.
     pub(super) fn get(&self, listener: ListenerRef) -> &Listener {
-        self.slots[listener.slot()].as_ref().expect("removed after its last connection in setup")
+        occupied(&self.slots, listener)
     }
 
     /// Returns the number of half-open passive connections of this engine.
@@ -218,9 +218,13 @@ impl Listeners {
         self.in_setup.insert((port, index));
     }
 
-    /// Accounts for the end of a connection's setup: it was decided on, or ends.
-    pub(super) fn end_setup(&mut self, port: u16, index: u32) {
-        self.in_setup.remove(&(port, index));
+    /// Accounts for the end of a connection's setup: it was decided on, or ends. Returns its
+    /// listener.
+    pub(super) fn end_setup(&mut self, listener: ListenerRef, index: u32) -> &Listener {
+        let Self { slots, in_setup, .. } = self;
+        let found = occupied(slots, listener);
+        in_setup.remove(&(found.port, index));
+        found
     }
 
     /// Returns the connections to `port` that the application has not decided on.
@@ -228,11 +232,13 @@ impl Listeners {
         self.in_setup.range((port, 0)..=(port, u32::MAX)).map(|&(_, index)| index).collect()
     }
 
-    /// Accounts for the end of one, or of its handshake.
-    pub(super) fn remove_half_open(&mut self, listener: ListenerRef) {
+    /// Accounts for the end of a half-open connection, or of its handshake. Returns its listener.
+    pub(super) fn remove_half_open(&mut self, listener: ListenerRef) -> &Listener {
         self.half_open = self.half_open.saturating_sub(1);
         self.backlogs.half_open.decrement(self.shard);
-        self.get(listener).counts.half_open.decrement(self.shard);
+        let found = self.get(listener);
+        found.counts.half_open.decrement(self.shard);
+        found
     }
 
     /// Notes that a half-open connection ended before its handshake was complete.
@@ -288,6 +294,11 @@ impl Listeners {
         let listener = self.get(listener);
         if listener.is_full() { None } else { self.awaiting_request.next_complete(listener.port) }
     }
+}
+
+/// Returns a listener by its handle.
+fn occupied(slots: &[Option<Listener>], listener: ListenerRef) -> &Listener {
+    slots[listener.slot()].as_ref().expect("removed after its last connection in setup")
 }
 
 #[cfg(test)]
