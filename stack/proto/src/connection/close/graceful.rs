@@ -43,7 +43,8 @@ impl<E: Env> Connection<E> {
     fn begin_graceful_close(&mut self, cx: &mut Context<E>, now: Instant, deadline: Instant) {
         let linger = now + cx.config.linger_ns;
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
-        qp.transition(QpEvent::Close);
+        let is_connected = qp.transition(QpEvent::Close);
+        debug_assert!(is_connected, "{:?}", qp.state());
         let closing = self.closing.get_or_insert_with(Closing::new);
         // A peer that has sent FIN only has to acknowledge.
         let deadline = if self.tcb.peer_finished() { linger } else { deadline };

@@ -80,7 +80,8 @@ impl<E: Env> Connection<E> {
     pub(crate) fn start_open(&mut self, cx: &mut Context<E>, qp: u32) {
         self.qp = Some(qp);
         if let Some(qp) = cx.qps.get_mut(qp) {
-            qp.transition(QpEvent::Setup);
+            let is_idle = qp.transition(QpEvent::Setup);
+            debug_assert!(is_idle, "{:?}", qp.state());
             qp.conn = Some(self.id.index);
         }
         cx.schedule.unresolved.push_front(self.id);

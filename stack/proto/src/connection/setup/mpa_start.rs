@@ -115,7 +115,8 @@ impl<E: Env> Connection<E> {
         let deframer = Deframer::new(markers);
         self.phase.enter(PhaseEvent::Start, Phase::Rdma { deframer });
         // RFC 5044 section 7.1.2: a responder waits for the initiator's first FPDU.
-        self.startup.transition(startup);
+        let is_first = self.startup.transition(startup);
+        debug_assert!(is_first, "{:?} + {startup:?}", self.startup);
         self.set_framing(&negotiated);
         self.deadline = NEVER;
         self.tcb.consume(std::mem::take(&mut self.buffered_len));
@@ -128,7 +129,8 @@ impl<E: Env> Connection<E> {
             qp.stream.disable_extensions();
         }
         qp.ooo_placement = ooo_placement;
-        qp.transition(QpEvent::Start);
+        let is_setup = qp.transition(QpEvent::Start);
+        debug_assert!(is_setup, "{:?}", qp.state());
         qp.conn = Some(self.id.index);
         // RFC 6581 section 9: the initiator's first FPDU is the RTR message agreed upon.
         if let Some(rtr) = negotiated.rtr {
@@ -250,7 +252,8 @@ impl<E: Env> Connection<E> {
         self.phase.enter(PhaseEvent::Stream, Phase::Streaming { stream_rx });
         self.deadline = NEVER;
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
-        qp.transition(QpEvent::Setup);
+        let is_setup = qp.transition(QpEvent::Setup);
+        debug_assert!(is_setup, "{:?}", qp.state());
         qp.conn = Some(self.id.index);
         cx.verbs.events.push_back(Event::Streaming { qp: qp.id });
     }
