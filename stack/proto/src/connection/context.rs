@@ -6,6 +6,7 @@ use crate::config::EngineConfig;
 use crate::connection::schedule::Schedule;
 use crate::connection::setup::listeners::{ListenerRef, Listeners};
 use crate::connection::setup::secrets::Secrets;
+use crate::connection::tx::TxPort;
 use crate::connection::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
 use crate::device::{Capabilities, Device, TxClass, TxFrame};
@@ -100,12 +101,10 @@ impl<E: Env> Context<E> {
         let template = self.net.header_template(remote_mac, tuple);
         let mode = self.capabilities.checksum;
         let len = template.emit(frame.buf_mut(), fields, 0, mode);
-        frame.set_len(len);
-        if mode.is_offloaded() {
-            frame.request_checksum(&template.checksum_request(len, mode));
-        }
-        self.device.transmit(frame);
-        self.verbs.counters.frames_out += 1;
+        let counters = &mut self.verbs.counters;
+        let mut port = TxPort::new(&mut self.device, counters, &self.capabilities);
+        port.complete(&mut frame, len, || template.checksum_request(len, mode));
+        port.hand_over(frame, 1);
         true
     }
 }

@@ -5,7 +5,9 @@ use crate::connection::Connection;
 use crate::connection::context::{Context, Env};
 use crate::connection::tx_reclaim::{LOW_WATER_FRAMES, exceeds_share};
 use crate::counters::Counters;
-use crate::device::{Capabilities, Device, RxFrame, SegmentationRequest, TxClass, TxFrame};
+use crate::device::{
+    Capabilities, ChecksumRequest, Device, RxFrame, SegmentationRequest, TxClass, TxFrame,
+};
 use crate::net::neighbor::Lookup;
 use crate::net::next_hop::Traffic;
 use crate::tcp::{NewDataPlan, Tcb, Transmit, TxDemand};
@@ -322,7 +324,7 @@ impl<E: Env> Connection<E> {
     }
 }
 
-/// Port side of a connection: the last step of every frame that it sends.
+/// Port side of a connection: the last step of every TCP segment sent.
 pub(super) struct TxPort<'a, D> {
     device: &'a mut D,
     counters: &'a mut Counters,
@@ -351,12 +353,23 @@ impl<'a, D: Device> TxPort<'a, D> {
         header_len: usize,
         keep: impl FnOnce(&mut Tcb<R, D::Retained>, &mut D::Tx) -> bool,
     ) {
-        frame.set_len(len);
-        if self.is_offloaded {
-            frame.request_checksum(&tcb.checksum_request(header_len));
-        }
+        self.complete(&mut frame, len, || tcb.checksum_request(header_len));
         if keep(tcb, &mut frame) {
             self.hand_over(frame, 1);
+        }
+    }
+
+    /// Completes a frame of `len` bytes: requests its checksum if the port computes it.
+    #[inline(always)]
+    pub(super) fn complete(
+        &self,
+        frame: &mut D::Tx,
+        len: usize,
+        request: impl FnOnce() -> ChecksumRequest,
+    ) {
+        frame.set_len(len);
+        if self.is_offloaded {
+            frame.request_checksum(&request());
         }
     }
 
