@@ -11,8 +11,9 @@ use crate::wire::mpa::Startup;
 /// Until startup is complete, bytes after the startup frame are buffered unparsed.
 #[derive(Debug)]
 pub(crate) enum Phase {
-    /// Responder: the MPA Request Frame is incomplete, or waits for the backlog.
-    AwaitRequest { startup_rx: Vec<u8> },
+    /// Responder: the MPA Request Frame is incomplete, or waits for the backlog. It is then in
+    /// `waiting`, and `startup_rx` has the bytes behind it.
+    AwaitRequest { startup_rx: Vec<u8>, waiting: Option<Box<Startup>> },
     /// Responder: the application has not accepted or rejected yet.
     AwaitDecision(Box<AwaitDecision>),
     /// Initiator: the MPA Reply Frame is incomplete.

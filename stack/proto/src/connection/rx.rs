@@ -72,7 +72,7 @@ impl<E: Env> Connection<E> {
         bytes: Range<usize>,
     ) {
         let buffer = match &mut self.phase {
-            Phase::AwaitRequest { startup_rx } => startup_rx,
+            Phase::AwaitRequest { startup_rx, .. } => startup_rx,
             Phase::AwaitReply(await_reply) => &mut await_reply.startup_rx,
             Phase::AwaitDecision(decision) => &mut decision.buffered,
             Phase::Streaming { stream_rx } => stream_rx,

@@ -23,22 +23,28 @@ impl<E: Env> Connection<E> {
     /// Parses the MPA Request Frame of a passive connection, and offers the request to the
     /// application if the backlog has a free slot. False if it waits for one.
     pub(crate) fn process_mpa_request(&mut self, cx: &mut Context<E>) -> bool {
-        let Phase::AwaitRequest { startup_rx } = &self.phase else { return true };
-        let (request, used) = match Startup::parse(startup_rx, FrameKind::Request) {
-            Ok(None) => return true,
-            Ok(Some((request, used))) if startup::check_request(&request).is_ok() => {
-                (request, used)
-            }
-            Ok(Some(_)) | Err(_) => {
-                self.abort_startup(cx);
-                return true;
-            }
+        let Phase::AwaitRequest { startup_rx, waiting } = &mut self.phase else { return true };
+        let request = match waiting.take() {
+            Some(request) => *request,
+            None => match Startup::parse(startup_rx, FrameKind::Request) {
+                Ok(None) => return true,
+                Ok(Some((request, used))) if startup::check_request(&request).is_ok() => {
+                    *startup_rx = startup_rx.split_off(used);
+                    request
+                }
+                Ok(Some(_)) | Err(_) => {
+                    self.abort_startup(cx);
+                    return true;
+                }
+            },
         };
-        if !self.enter_backlog(cx) {
+        let has_slot = self.enter_backlog(cx);
+        let Phase::AwaitRequest { startup_rx, waiting } = &mut self.phase else { return true };
+        if !has_slot {
+            *waiting = Some(Box::new(request));
             return false;
         }
-        let Phase::AwaitRequest { startup_rx } = &mut self.phase else { return true };
-        let buffered = startup_rx.split_off(used);
+        let buffered = std::mem::take(startup_rx);
         let tuple = self.tcb.tuple();
         let offer = ConnInfo {
             peer: tuple.remote,

@@ -125,7 +125,7 @@ impl<E: Env> Context<E> {
         tcb: Tcb<Rx<E>, Retained<E>>,
         listener: ListenerRef,
     ) -> Connection<E> {
-        let phase = Phase::AwaitRequest { startup_rx: Vec::new() };
+        let phase = Phase::AwaitRequest { startup_rx: Vec::new(), waiting: None };
         let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);
         conn.listener = Some(listener);
         conn.next_hop = NextHop::via_syn_source();

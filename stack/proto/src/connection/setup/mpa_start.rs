@@ -207,7 +207,7 @@ impl<E: Env> Connection<E> {
                 let params = StartParams::unframed(negotiated, await_reply.ooo_placement);
                 self.enter_full_operation(cx, now, params, &buffered);
             }
-            Phase::AwaitRequest { startup_rx } if is_unframed => {
+            Phase::AwaitRequest { startup_rx, .. } if is_unframed => {
                 let buffered = std::mem::take(startup_rx);
                 let tuple = self.tcb.tuple();
                 let offer = ConnInfo {
