@@ -229,6 +229,7 @@ impl<E: Env> Connection<E> {
             let frame = if device.tx_free_count() > 0 { device.allocate(class) } else { None };
             let Some(mut frame) = frame else {
                 verbs.counters.frame_shortages += 1;
+                // The pool is empty, and not the transmit queue full: frames have to be reclaimed.
                 if device.tx_free_count() > 0 && class != TxClass::Control {
                     pools.tx_reclaim.on_alloc_failed(self.tcb.records());
                 }
@@ -238,6 +239,8 @@ impl<E: Env> Connection<E> {
                 }
                 return TxResult::Again { sent, starved };
             };
+            // RFC 9293 section 3.10.2: new data, with FPDUs built into the frame. What follows it is
+            // known by then, and often nothing does.
             let len = match transmit {
                 Transmit::NewData(plan) => {
                     match self.send_new_data(cx, now, (frame, plan), capacity) {
@@ -268,6 +271,7 @@ impl<E: Env> Connection<E> {
             port.send(&mut self.tcb, frame, len, header_len, |_, _| true);
             sent = true;
             starved &= class == TxClass::Control;
+            // After the last ACK or retransmission TCP need not be asked again.
             if demand == TxDemand::Nothing && !drained && self.is_quiet() {
                 return TxResult::Done { sent };
             }

@@ -125,6 +125,7 @@ impl<E: Env> Connection<E> {
                 }
             }
             verbs.counters.fpdus_out += 1;
+            // RFC 5044 appendix A.1: the ends of the next Writes share the segment.
             if start.is_none() && !is_probe {
                 len += pack_writes(qp, verbs, framing, &mut payload[len..]);
             }

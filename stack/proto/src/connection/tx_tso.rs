@@ -69,6 +69,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
         let header_len = train.header_len();
         let checksum = tcb.checksum_request(header_len);
         let request = SegmentationRequest { checksum, payload_len: fpdu_len };
+        // RFC 5041 section 4: the DDP headers differ in offset alone, which `emit_next` writes.
         let mut ddp_header = [0; UNTAGGED_LEN];
         let ddp_header = &mut ddp_header[..segments.header().len()];
         ddp_header.copy_from_slice(segments.header());
@@ -86,6 +87,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             segments.emit_next(memory, ulpdu);
             framing.write_crc(fpdu);
             frame.set_len(at + fpdu_len);
+            // Each segment is a record of its own, kept until it is acknowledged.
             if index > 0 {
                 retained[index] = Some(frame.retain());
             }
@@ -103,6 +105,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             }
             port.hand_over(first, count as u64);
         }
+        // SND.NXT and timers advance once for all.
         tcb.end_train(now, &train);
         Ok(count)
     }

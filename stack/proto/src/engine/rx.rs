@@ -117,8 +117,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Processes a frame with these ports, and the train that begins with it, of which the burst has
-    /// the rest. Gives the frame back if it is no plain segment of a connection that has received lately, or if it
-    /// has to be admitted.
+    /// the rest. Gives the frame back if it is no plain segment of a connection that has received
+    /// lately, or if it has to be admitted.
     #[inline(always)]
     fn on_plain_frame(
         &mut self,
@@ -212,6 +212,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         // RFC 9293 section 3.10.7.2: LISTEN; otherwise section 3.10.7.1: CLOSED.
         match self.cx.on_listener_segment(now, segment, remote_mac, replaced) {
             ListenerAction::Done => {}
+            // Third, a SYN: SYN-RECEIVED, and the next pass sends the SYN-ACK.
             ListenerAction::Open(conn) => {
                 if !self.make_room() {
                     // A SYN alone may have a forged source: we remove none for it.
@@ -226,6 +227,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 conn.make_ready(&mut cx.schedule);
                 conn.arm_timer(&mut cx.schedule);
             }
+            // RFC 4987 section 3.6: the ACK proves that the source is there, so it may replace a
+            // connection that only lingers. SYN-RECEIVED as if the SYN had just been processed.
             ListenerAction::OpenByCookie(conn) => {
                 self.make_room_by_force();
                 let Some((conn, _)) = self.insert_half_open(conn) else { return };
@@ -241,6 +244,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                     self.cx.verbs.counters.cookies_accepted += 1;
                 }
             }
+            // Section 3.10.7.1, or an ACK in LISTEN.
             ListenerAction::Reset => {
                 self.cx.verbs.counters.segments_unmatched += 1;
                 // An RST gets no reply, and does not consume the rate limit.

@@ -118,6 +118,7 @@ impl<E: Env> Connection<E> {
         let is_first = self.startup.transition(startup);
         debug_assert!(is_first, "{:?} + {startup:?}", self.startup);
         self.set_framing(&negotiated);
+        // The startup timeout ends, and with it the small window that bounds the buffered bytes.
         self.deadline = NEVER;
         self.tcb.consume(std::mem::take(&mut self.buffered_len));
         self.tcb.open_window();
@@ -125,6 +126,7 @@ impl<E: Env> Connection<E> {
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
         // RFC 5040 section 6: the read depths are fixed for the life of the stream.
         qp.stream.start(negotiated.version, negotiated.ird, negotiated.ord);
+        // RFC 7306 is part of the IETF's version, unless the configuration excludes it.
         if !cx.config.extensions {
             qp.stream.disable_extensions();
         }
@@ -138,6 +140,7 @@ impl<E: Env> Connection<E> {
             self.startup_tx.get_or_insert_with(|| StartupTx::from_bytes(&[])).append(&fpdu);
             cx.verbs.counters.fpdus_out += 1;
         }
+        // Before the FPDUs that were received with the startup frame: their completions follow.
         cx.verbs.counters.connections_established += 1;
         cx.verbs.events.push_back(Event::Established {
             qp: qp.id,

@@ -59,12 +59,14 @@ impl<E: Env> Context<E> {
                 let is_ours = |(queue, solver): &(u16, PortSolver<'_>)| {
                     solver.queue_of_port(local.port()) == *queue
                 };
+                // Neither the port of a listener nor a four-tuple in use.
                 if !solver.is_none_or(is_ours)
                     || is_taken(&tuple)
                     || listeners.contains(local.port())
                 {
                     return Ok(false);
                 }
+                // The other shards may use the four-tuple: the reservation decides.
                 match mesh.as_ref().map_or(Ok(()), |mesh| mesh.owners().reserve(&tuple, mesh.id()))
                 {
                     Ok(()) => Ok(true),
