@@ -239,8 +239,8 @@ impl<E: Env> Connection<E> {
                 }
                 return TxResult::Again { sent, starved };
             };
-            // RFC 9293 section 3.10.2: new data, with FPDUs built into the frame. What follows it is
-            // known by then, and often nothing does.
+            // RFC 9293 section 3.10.2: new data, with FPDUs built into the frame. The demand after
+            // them is known by then, and often there is none.
             let len = match transmit {
                 Transmit::NewData(plan) => {
                     match self.send_new_data(cx, now, (frame, plan), capacity) {

@@ -105,7 +105,6 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             }
             port.hand_over(first, count as u64);
         }
-        // SND.NXT and timers advance once for all.
         tcb.end_train(now, &train);
         Ok(count)
     }

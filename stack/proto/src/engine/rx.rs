@@ -116,9 +116,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
     }
 
-    /// Processes a frame with these ports, and the train that begins with it, of which the burst has
-    /// the rest. Gives the frame back if it is no plain segment of a connection that has received
-    /// lately, or if it has to be admitted.
+    /// Processes a frame with these ports, and the train that begins with it, of which the burst
+    /// has the rest. Gives the frame back if it is no plain segment of a connection that has
+    /// received lately, or if it has to be admitted.
     #[inline(always)]
     fn on_plain_frame(
         &mut self,

@@ -1,5 +1,5 @@
-//! MPA startup of both sides, and the transition to full operation: by startup frames, with the first
-//! byte of a connection, or after streaming mode.
+//! MPA startup of both sides, and the transition to full operation: by startup frames, with the
+//! first byte of a connection, or after streaming mode.
 
 use crate::connection::context::{Context, Env};
 use crate::connection::phase::{AwaitDecision, Phase, PhaseEvent};

@@ -6,8 +6,8 @@
 use super::emit::{HeaderLayout, TTL};
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
-    ETHERNET_LEN, Ecn, Flags, FourTuple, HeaderTemplate, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP,
-    PlainHeader, Segment, TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, tcp_sum, unverified,
+    ETHERNET_LEN, Ecn, Flags, HeaderTemplate, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP, PlainHeader,
+    Segment, TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, tcp_sum, unverified,
 };
 use crate::device::{ChecksumMode, RxFrame};
 use crate::wire::bytes::{array_at, be16, be32};
@@ -70,16 +70,6 @@ impl Segment {
         let &Self { seq, ack, flags, window, ecn, .. } = self;
         let ts = self.options.ts;
         self.options.sack.is_empty().then_some(PlainHeader { seq, ack, flags, window, ecn, ts })
-    }
-
-    /// Returns the plain segment of the connection with this four-tuple, as [`Segment::parse`]
-    /// does.
-    #[must_use]
-    pub fn from_plain(tuple: FourTuple, plain: &PlainSegment) -> Self {
-        let PlainHeader { seq, ack, flags, window, ecn, ts } = plain.header;
-        let options = Options { ts, ..Options::default() };
-        let payload = plain.payload_start.into()..plain.payload_end.into();
-        Self { tuple, seq, ack, flags, window, ecn, options, payload }
     }
 }
 
