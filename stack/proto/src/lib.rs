@@ -56,7 +56,7 @@
 //! | modular sequence numbers | RFC 9293 section 3.4 | [`wire::seq`] |
 //! | Internet checksum | RFC 1071 | [`wire::checksum`] |
 //! | state machine, synchronized state | RFC 9293 section 3.3.2 | `tcp::connection_state` |
-//! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::rx::header_prediction` |
+//! | header prediction, fast path | RFC 7323 section 5.6 | `tcp::header_prediction` |
 //! | SEGMENT ARRIVES | RFC 9293 section 3.10.7 | `tcp::rx::input` |
 //! | PAWS | RFC 7323 section 5 | `tcp::rx::input` |
 //! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::tx::send` |

@@ -71,7 +71,7 @@ const LAYERS: [(&str, u8); 19] = [
 
 /// The layers inside `tcp/`, likewise. The type `Tcb` is common to them: each has methods of it,
 /// which may be called from anywhere.
-const TCP_LAYERS: [(&str, u8); 18] = [
+const TCP_LAYERS: [(&str, u8); 19] = [
     ("connection_state", 0),
     ("lazy", 0),
     ("settings", 0),
@@ -87,9 +87,10 @@ const TCP_LAYERS: [(&str, u8); 18] = [
     ("tx", 4),
     ("timer", 5),
     ("rx", 6),
-    ("control_block", 7),
-    ("close", 8),
-    ("open", 8),
+    ("header_prediction", 7),
+    ("control_block", 8),
+    ("close", 9),
+    ("open", 9),
 ];
 
 /// The files with this extension, or all, as paths from the root, in order.

@@ -7,6 +7,7 @@ use super::challenge::AckRateLimit;
 use super::congestion::Congestion;
 use super::connection_state::{State, StateEvent};
 use super::ecn::EcnState;
+use super::header_prediction::FastPath;
 use super::lazy::Lazy;
 use super::pmtu::PathMtu;
 use super::rare_counts::RareCounts;
@@ -17,7 +18,6 @@ use super::recovery::tlp::Tlp;
 use super::rtt::{Rtt, RttCache};
 use super::rx::assembler::Assembler;
 use super::rx::autotune::{RcvRound, RoundEnd};
-use super::rx::header_prediction::FastPath;
 use super::rx::window::{DsackQueue, Peer, RcvLimits, RcvVars};
 use super::settings::{Config, Stats};
 use super::timer::{RareTimers, Timers};
@@ -69,7 +69,7 @@ impl Pending {
 ///
 /// `repr(C)`: the order of the fields is that in memory. The state touched on the fast path, by
 /// in-order data, pure ACKs and new data sent, comes first: [`HOT_LEN`] bytes, three cache lines if
-/// the `Tcb` starts at one; see `rx::header_prediction`. The fields after it are ordered for
+/// the `Tcb` starts at one; see `header_prediction`. The fields after it are ordered for
 /// alignment only.
 #[derive(Debug)]
 #[repr(C)]

@@ -13,17 +13,17 @@
 //!
 //! Modules. Each may use those of the layers below its own: `connection_state`, `lazy`, `settings`,
 //! `timestamps`, `upper_layer`; then `congestion`, `rtt`; `recovery`; `challenge`, `ecn`, `pmtu`,
-//! `rare_counts`; `tx`; `timer`; `rx`; `control_block`; `close`, `open`. `Tcb` is common to all:
-//! each layer has methods of it, which may be called from anywhere.
+//! `rare_counts`; `tx`; `timer`; `rx`; `header_prediction`; `control_block`; `close`, `open`. `Tcb`
+//! is common to all: each layer has methods of it, which may be called from anywhere.
 //!
 //! - `control_block`: state of a connection (RFC 9293 section 3.3.1), with its read-only accessors.
 //! - `connection_state`: connection states and their transition table (RFC 9293 section 3.3.2).
 //! - `open`, `close`: active and passive open, SYN cookies, close, abort, TIME-WAIT recycling
 //!   (RFC 9293 section 3.10, RFC 6191).
+//! - `header_prediction`: entries for received segments, of which a run in order counts as one;
+//!   header prediction for connections without loss (RFC 7323 section 5.6).
 //! - `rx::input`: checks of received segments in the order of RFC 9293 section 3.10.7; PAWS
 //!   (RFC 7323), blind attacks (RFC 5961).
-//! - `rx::header_prediction`: header prediction for connections without loss.
-//! - `rx::train`: runs of in-order segments, processed as one.
 //! - `rx::deliver`: delivery of in-order and out-of-order data, FIN of the peer.
 //! - `rx::assembler`, `rx::ooo_queue`: ranges received out of order, SACK blocks (RFC 2018); the
 //!   memory that holds their segments.
@@ -62,6 +62,7 @@ mod congestion;
 mod connection_state;
 mod control_block;
 mod ecn;
+mod header_prediction;
 mod lazy;
 mod open;
 mod pmtu;
@@ -81,12 +82,12 @@ mod tests;
 pub(crate) use challenge::AckRateLimit;
 pub use connection_state::State;
 pub use control_block::{HOT_LEN, Tcb};
+pub use header_prediction::TrainPayload;
 pub(crate) use open::default_mss;
 pub use pmtu::TooBig;
 pub use recovery::sent_frame::CopyPool;
 pub use rx::deliver::Delivered;
 pub use rx::ooo_queue::{Contiguous, OooCopy, OooOffer, OooPool, OooSegment};
-pub use rx::train::TrainPayload;
 pub use settings::{Algorithm, Config, EcnMode, PathMtuConfig, Probing, Stats};
 pub use tx::train::DataTrain;
 pub use tx::transmit_plan::{ControlPlan, NewDataPlan, RetransmitPlan, Transmit, TxDemand};

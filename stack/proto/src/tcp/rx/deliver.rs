@@ -6,7 +6,6 @@ use core::ops::Range;
 use super::assembler::Assembler;
 use super::autotune::{RcvRound, RoundEnd};
 use super::ooo_queue::{Contiguous, OooOffer, OooPool, OooSegment};
-use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
@@ -325,8 +324,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     fn on_in_order(&mut self, now: Instant, len: u32) {
-        let payload = TrainPayload::single(len);
-        self.rcv.on_in_order(now, &mut self.timers, &payload, self.cfg.delayed_ack_ns);
+        let longest = u16::try_from(len).unwrap_or(u16::MAX);
+        self.rcv.on_in_order(now, &mut self.timers, len, longest, self.cfg.delayed_ack_ns);
     }
 
     /// Notes a segment that arrived out of order, or with duplicate bytes.

@@ -1,7 +1,6 @@
 //! Received segments: RFC 9293 section 3.10.7, with the checks of RFC 7323 (PAWS) and RFC 5961.
 
 use super::deliver::Delivered;
-use super::train::TrainPayload;
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
@@ -19,37 +18,13 @@ const TS_RECENT_LIFE: u32 = 931;
 pub(in crate::tcp) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
-    /// Processes a segment of this connection; `seg` is the parsed header of `frame`.
-    ///
-    /// Each byte is delivered once. In-order bytes are acknowledged from then on, out-of-order
-    /// bytes by the disposition that the caller has to give at once; see [`Delivered`].
-    ///
-    /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::rst_reply`].
-    ///
-    /// TCP does not access the frame, which may be any value that the caller wants returned.
-    ///
-    /// Cost for in-order data: constant, and O(records) that `seg` acknowledges.
-    #[inline]
-    pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
-        self.segment_counts.segments_in = self.segment_counts.segments_in.wrapping_add(1);
-        let payload = TrainPayload::single(seg.payload_len());
-        if let Some(header) = seg.plain_header()
-            && self.predict(now, &header, payload.len).is_some()
-        {
-            self.receive_predicted(now, &header, &payload);
-            if seg.payload.is_empty() {
-                return Delivered::Nothing;
-            }
-            return Delivered::InOrder { frame, bytes: seg.payload.clone() };
-        }
-        self.slow_path_in = self.slow_path_in.wrapping_add(1);
-        let delivered = self.process_segment(now, seg, frame);
-        self.update_fast_path();
-        delivered
-    }
-
     /// Processes any segment, in any state.
-    fn process_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
+    pub(in crate::tcp) fn process_segment<F>(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        frame: F,
+    ) -> Delivered<F> {
         // RFC 9293 3.10.7.1 and 3.10.7.3: CLOSED and SYN-SENT have rules of their own.
         match self.state {
             State::Closed => return Delivered::Nothing,

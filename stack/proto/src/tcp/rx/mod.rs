@@ -4,8 +4,6 @@ pub(super) mod ack;
 pub(super) mod assembler;
 pub(super) mod autotune;
 pub(super) mod deliver;
-pub(super) mod header_prediction;
 pub(super) mod input;
 pub(super) mod ooo_queue;
-pub(super) mod train;
 pub(super) mod window;

@@ -2,7 +2,6 @@
 
 use arrayvec::ArrayVec;
 
-use super::train::TrainPayload;
 use crate::tcp::settings::Config;
 use crate::tcp::timer::Timers;
 use crate::time::{Instant, NEVER};
@@ -146,18 +145,19 @@ impl RcvVars {
         self.ack_now = self.pure_ack;
     }
 
-    /// Notes payload received in order, and delays the ACK (RFC 9293 section 3.8.6.3): it is due at
-    /// two full segments, else within `delay_ns`.
+    /// Notes `len` bytes received in order, in segments of at most `longest`, and delays the ACK
+    /// (RFC 9293 section 3.8.6.3): it is due at two full segments, else within `delay_ns`.
     #[inline]
     pub(in crate::tcp) fn on_in_order(
         &mut self,
         now: Instant,
         timers: &mut Timers,
-        payload: &TrainPayload,
+        len: u32,
+        longest: u16,
         delay_ns: u64,
     ) {
-        self.rcv_mss = self.rcv_mss.max(payload.segment_len_max);
-        self.unacked += payload.len;
+        self.rcv_mss = self.rcv_mss.max(longest);
+        self.unacked += len;
         if self.unacked >= 2 * u32::from(self.rcv_mss) {
             self.ack_now = true;
         } else if timers.delayed_ack == NEVER {

@@ -3,7 +3,7 @@
 use super::pair::Pair;
 use super::recovery::end_seq;
 use super::{Config, Fields, Script};
-use crate::tcp::rx::header_prediction::tests::Counts;
+use crate::tcp::header_prediction::tests::Counts;
 use crate::tcp::{Algorithm, EcnMode, PathMtuConfig, TooBig};
 use crate::time::{MICROSECOND, MILLISECOND};
 use crate::wire::tcp::{Ecn, Flags, MAX_HEADER_LEN};

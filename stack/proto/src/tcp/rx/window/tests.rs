@@ -1,5 +1,4 @@
 use super::{RcvLimits, RcvVars};
-use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::settings::Config;
 use crate::tcp::timer::Timers;
 use crate::time::Instant;
@@ -28,8 +27,8 @@ fn ack_is_due_at_two_full_segments_however_short_they_are() {
         let mut count = 0;
         while !rcv.ack_now {
             count += 1;
-            let payload = TrainPayload::single(len);
-            rcv.on_in_order(now, &mut timers, &payload, cfg.delayed_ack_ns);
+            let longest = u16::try_from(len).unwrap();
+            rcv.on_in_order(now, &mut timers, len, longest, cfg.delayed_ack_ns);
             assert!(rcv.ack_now || timers.delayed_ack == now + cfg.delayed_ack_ns);
         }
         assert_eq!(count, expected, "{len} bytes, MSS {mss}");
@@ -108,11 +107,10 @@ fn ack_after_two_full_segments_or_delayed_ack_timer() {
     let cfg = Config::default();
     let (mut rcv, _, _) = receive(64 * 1024);
     let mut timers = Timers::OFF;
-    let payload = TrainPayload::single(1000);
-    rcv.on_in_order(Instant::ZERO, &mut timers, &payload, cfg.delayed_ack_ns);
+    rcv.on_in_order(Instant::ZERO, &mut timers, 1000, 1000, cfg.delayed_ack_ns);
     assert!(!rcv.ack_now);
     assert_eq!(timers.delayed_ack, Instant::ZERO + cfg.delayed_ack_ns);
-    rcv.on_in_order(Instant::ZERO, &mut timers, &payload, cfg.delayed_ack_ns);
+    rcv.on_in_order(Instant::ZERO, &mut timers, 1000, 1000, cfg.delayed_ack_ns);
     assert!(rcv.ack_now);
     rcv.on_data_sent(&mut timers);
     assert!(!rcv.ack_now);

@@ -1,6 +1,6 @@
 //! Header prediction: the state that the fast path accesses, and its operations on it.
 
-use super::FastPath;
+use super::{FastPath, TrainPayload};
 use crate::device::Retained;
 use crate::tcp::congestion::CongestionWindow;
 use crate::tcp::lazy::Lazy;
@@ -9,7 +9,6 @@ use crate::tcp::rtt::RttCache;
 use crate::tcp::rx::ack::IDLE_NS;
 use crate::tcp::rx::autotune::RoundEnd;
 use crate::tcp::rx::input::TS_IDLE_MAX_NS;
-use crate::tcp::rx::train::TrainPayload;
 use crate::tcp::rx::window::RcvVars;
 use crate::tcp::settings::Config;
 use crate::tcp::timer::Timers;
@@ -118,7 +117,8 @@ impl<T: Retained> HotState<'_, T> {
         // RFC 9293 3.10.7.4, seventh: RCV.NXT; RFC 5681 section 4.2: the ACK is delayed or sent.
         if payload.len > 0 {
             self.rcv.nxt += payload.len;
-            self.rcv.on_in_order(now, self.timers, payload, self.cfg.delayed_ack_ns);
+            let (len, longest) = (payload.len, payload.segment_len_max);
+            self.rcv.on_in_order(now, self.timers, len, longest, self.cfg.delayed_ack_ns);
             // Clock of the round that it belongs to: the echo of our timestamp, or our clock.
             let echo = seg.ts.filter(|_| self.ts_on).map(|(_, echo)| echo);
             let clock = echo.unwrap_or_else(|| self.ts.tsval(now));

@@ -1,4 +1,5 @@
-//! Fast path (header prediction): segments of an established connection without loss.
+//! Header prediction (fast path): segments of an established connection without loss, received and
+//! sent. Every received segment enters TCP here.
 //!
 //! Nearly all segments are of three kinds: in-order data, an ACK of new data, or new data sent.
 //! Nearly always no close, loss recovery, probe, ECN response or out-of-order data is in progress.
@@ -15,20 +16,21 @@ mod hot_state;
 
 use hot_state::{FollowUp, HotState};
 
-use super::train::TrainPayload;
+use super::Tcb;
+use super::connection_state::State;
+use super::recovery::tlp::TlpProbe;
+use super::rx::deliver::Delivered;
+use super::timestamps::CoarseInstant;
+use super::tx::send::Fin;
+use super::tx::transmit_plan::{NewDataPlan, Transmit, TxDemand};
 use crate::device::{Retained, RxFrame};
-use crate::tcp::Tcb;
-use crate::tcp::connection_state::State;
-use crate::tcp::recovery::tlp::TlpProbe;
-use crate::tcp::timestamps::CoarseInstant;
-use crate::tcp::tx::send::Fin;
-use crate::tcp::tx::transmit_plan::{NewDataPlan, Transmit, TxDemand};
 use crate::time::{Instant, NEVER};
-use crate::wire::tcp::{Ecn, PlainHeader};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Ecn, PlainHeader, PlainSegment, Segment};
 
 /// Eligibility of segments for the fast path, and other state that it tests; one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::tcp) struct FastPath(u8);
+pub(super) struct FastPath(u8);
 
 impl FastPath {
     /// Received segments are eligible.
@@ -45,17 +47,17 @@ impl FastPath {
     const PMTU_PROBE: u8 = 32;
 
     #[inline]
-    pub(in crate::tcp) const fn is_rx_eligible(self) -> bool {
+    pub(super) const fn is_rx_eligible(self) -> bool {
         self.0 & Self::RX != 0
     }
 
     #[inline]
-    pub(in crate::tcp) const fn is_tx_eligible(self) -> bool {
+    pub(super) const fn is_tx_eligible(self) -> bool {
         self.0 & Self::TX != 0
     }
 
     #[inline]
-    pub(in crate::tcp) const fn has_events(self) -> bool {
+    pub(super) const fn has_events(self) -> bool {
         self.0 & Self::EVENTS != 0
     }
 
@@ -81,8 +83,47 @@ impl FastPath {
     }
 
     /// Notes that there is an event.
-    pub(in crate::tcp) const fn set_events(&mut self) {
+    pub(super) const fn set_events(&mut self) {
         self.0 |= Self::EVENTS;
+    }
+}
+
+/// Payload of a train of received segments: in order, with equal headers but for sequence number,
+/// length and PSH. TCP processes one like a single long segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainPayload {
+    /// Length in bytes.
+    pub len: u32,
+    /// Length in bytes of the longest segment.
+    pub segment_len_max: u16,
+    /// Length in bytes of the last segment.
+    pub last_len: u32,
+    /// Number of segments.
+    pub segments: u32,
+}
+
+impl TrainPayload {
+    /// Returns the payload of a single segment, of `len` bytes.
+    #[inline]
+    #[must_use]
+    pub fn single(len: u32) -> Self {
+        let segment_len_max = u16::try_from(len).unwrap_or(u16::MAX);
+        Self { len, segment_len_max, last_len: len, segments: 1 }
+    }
+
+    /// Adds the next segment, of `len` bytes.
+    #[inline]
+    pub fn push(&mut self, len: u32) {
+        self.len += len;
+        self.segment_len_max = self.segment_len_max.max(u16::try_from(len).unwrap_or(u16::MAX));
+        self.last_len = len;
+        self.segments += 1;
+    }
+
+    /// Returns the sequence number of the last segment of a train that begins at `first`.
+    #[inline]
+    fn last_seq(&self, first: Seq) -> Seq {
+        first + (self.len - self.last_len)
     }
 }
 
@@ -110,16 +151,78 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
+    /// Parses a received frame if it is a plain segment of this connection; see
+    /// [`HeaderTemplate::parse_plain`](crate::wire::tcp::HeaderTemplate::parse_plain).
+    #[inline(always)]
+    #[must_use]
+    pub fn parse_plain(&self, frame: &impl RxFrame) -> Option<PlainSegment> {
+        self.template.parse_plain(frame, self.cfg.checksum)
+    }
+
+    /// Processes a plain segment with this header and `len` bytes of payload, or the train that
+    /// begins with it, on the fast path. `find_train` returns the payload together with that of the
+    /// segments that continue it, up to a total length, and is called only if they are processed as
+    /// well. The whole payload returned is delivered: the caller consumes it in order, as of
+    /// [`Delivered::InOrder`], and nothing buffered follows.
+    ///
+    /// If it returns `None` nothing was processed: the segment is to be passed to
+    /// [`Tcb::handle_segment`].
+    #[inline(always)]
+    #[must_use]
+    pub fn handle_plain(
+        &mut self,
+        now: Instant,
+        header: &PlainHeader,
+        len: u32,
+        find_train: impl FnOnce(&Self, u32) -> TrainPayload,
+    ) -> Option<TrainPayload> {
+        let len_max = self.predict(now, header, len)?;
+        let payload = if len > 0 { find_train(self, len_max) } else { TrainPayload::single(0) };
+        self.receive_plain(now, header, &payload);
+        Some(payload)
+    }
+
+    #[inline(never)]
+    fn receive_plain(&mut self, now: Instant, header: &PlainHeader, payload: &TrainPayload) {
+        self.receive_predicted(now, header, payload);
+        let counts = &mut self.segment_counts;
+        counts.segments_in = counts.segments_in.wrapping_add(payload.segments);
+    }
+
+    /// Processes a segment of this connection; `seg` is the parsed header of `frame`.
+    ///
+    /// Each byte is delivered once. In-order bytes are acknowledged from then on, out-of-order
+    /// bytes by the disposition that the caller has to give at once; see [`Delivered`].
+    ///
+    /// In state CLOSED nothing happens; the engine answers with [`crate::wire::tcp::rst_reply`].
+    ///
+    /// TCP does not access the frame, which may be any value that the caller wants returned.
+    ///
+    /// Cost for in-order data: constant, and O(records) that `seg` acknowledges.
+    #[inline]
+    pub fn handle_segment<F>(&mut self, now: Instant, seg: &Segment, frame: F) -> Delivered<F> {
+        self.segment_counts.segments_in = self.segment_counts.segments_in.wrapping_add(1);
+        let payload = TrainPayload::single(seg.payload_len());
+        if let Some(header) = seg.plain_header()
+            && self.predict(now, &header, payload.len).is_some()
+        {
+            self.receive_predicted(now, &header, &payload);
+            if seg.payload.is_empty() {
+                return Delivered::Nothing;
+            }
+            return Delivered::InOrder { frame, bytes: seg.payload.clone() };
+        }
+        self.slow_path_in = self.slow_path_in.wrapping_add(1);
+        let delivered = self.process_segment(now, seg, frame);
+        self.update_fast_path();
+        delivered
+    }
+
     /// Predicts a received segment with this header and `len` bytes of payload; `None` if it has to
     /// take the slow path. Changes nothing. Returns the maximum length of a train that begins with
     /// it.
     #[inline(always)]
-    pub(in crate::tcp) fn predict(
-        &mut self,
-        now: Instant,
-        seg: &PlainHeader,
-        len: u32,
-    ) -> Option<u32> {
+    fn predict(&mut self, now: Instant, seg: &PlainHeader, len: u32) -> Option<u32> {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if !self.fast_path.is_rx_eligible() {
             return None;
@@ -130,12 +233,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes a predicted segment. `seg` is its header, or that of the first segment of a train;
     /// `payload` is that of both.
     #[inline(always)]
-    pub(in crate::tcp) fn receive_predicted(
-        &mut self,
-        now: Instant,
-        seg: &PlainHeader,
-        payload: &TrainPayload,
-    ) {
+    fn receive_predicted(&mut self, now: Instant, seg: &PlainHeader, payload: &TrainPayload) {
         let follow_up = self.hot().receive(now, seg, payload);
         if follow_up.is_rtt_sample || follow_up.grows_cwnd || follow_up.ends_round {
             self.finish_fast_path(now, seg, &follow_up);
@@ -181,7 +279,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Returns the next frame to send if the fast path decides; [`Transmit::Control`] is an ACK.
     #[inline(always)]
-    pub(in crate::tcp) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
+    pub(super) fn plan_fast(&mut self, now: Instant, ready: TxDemand) -> Option<Transmit> {
         debug_assert_eq!(self.fast_path, self.fast_path_eligibility());
         if self.fast_path.is_tx_eligible() { self.hot().next_transmit(now, ready) } else { None }
     }
@@ -214,20 +312,20 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Returns the header of a plain ACK.
     #[inline(always)]
-    pub(in crate::tcp) fn plain_ack_header(&mut self, now: Instant) -> PlainHeader {
+    pub(super) fn plain_ack_header(&mut self, now: Instant) -> PlainHeader {
         let sack = self.sack;
         self.hot().ack_header(now, sack)
     }
 
     /// True if a record of `len` bytes, which the windows admit, may be sent on the fast path.
     #[inline(always)]
-    pub(in crate::tcp) fn fast_path_takes(&self, len: u32) -> bool {
+    pub(super) fn fast_path_takes(&self, len: u32) -> bool {
         self.fast_path.is_tx_eligible() && len <= u32::from(self.emss)
     }
 
     /// Returns the header of new data.
     #[inline(always)]
-    pub(in crate::tcp) fn fast_path_header(&mut self, now: Instant, push: bool) -> PlainHeader {
+    pub(super) fn fast_path_header(&mut self, now: Instant, push: bool) -> PlainHeader {
         let mut hot = self.hot();
         let header = hot.data_header(now, push);
         hot.on_data_header_sent(header.window);
@@ -237,19 +335,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Returns the header of a train of new data. [`Tcb::on_train_sent_fast`] follows, if anything
     /// of the train is sent.
     #[inline(always)]
-    pub(in crate::tcp) fn train_header(&mut self, now: Instant) -> PlainHeader {
+    pub(super) fn train_header(&mut self, now: Instant) -> PlainHeader {
         self.hot().data_header(now, false)
     }
 
     /// Records that a record was sent on the fast path.
     #[inline(always)]
-    pub(in crate::tcp) fn on_sent_fast(
-        &mut self,
-        now: Instant,
-        retained: T,
-        len: u32,
-        offset: u32,
-    ) {
+    pub(super) fn on_sent_fast(&mut self, now: Instant, retained: T, len: u32, offset: u32) {
         self.hot().on_sent(now, retained, len, offset);
         #[cfg(test)]
         tests::Counts::sent();
@@ -258,7 +350,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Records that `len` bytes of new data were sent in a train, with this window field. Their
     /// records are on the scoreboard.
     #[inline]
-    pub(in crate::tcp) fn on_train_sent_fast(&mut self, now: Instant, len: u32, window: u16) {
+    pub(super) fn on_train_sent_fast(&mut self, now: Instant, len: u32, window: u16) {
         let mut hot = self.hot();
         hot.on_data_header_sent(window);
         hot.on_new_data(now, len);
@@ -268,7 +360,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Recomputes the state that the fast path depends on. To be called at the end of everything
     /// that is not the fast path.
-    pub(in crate::tcp) fn update_fast_path(&mut self) {
+    pub(super) fn update_fast_path(&mut self) {
         self.fast_path = self.fast_path_eligibility();
         self.timers.rare = self.rare.earliest(self.paced);
         self.rtt.fill_cache(&mut self.rtt_cache, &self.cfg);
@@ -311,4 +403,4 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 }
 
 #[cfg(test)]
-pub(in crate::tcp) mod tests;
+pub(super) mod tests;
