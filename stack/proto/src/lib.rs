@@ -84,7 +84,7 @@
 //! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timer` |
 //! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timer` |
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |
-//! | TIME-WAIT, its reuse | RFC 9293 section 3.3.2, RFC 6191 | `tcp::close` |
+//! | TIME-WAIT, its reuse | RFC 9293 section 3.3.2, RFC 6191 | `tcp::close`, `tcp::open` |
 //! | path MTU discovery, PLPMTUD | RFC 1191, RFC 8201, RFC 4821, RFC 8899 | `tcp::pmtu` |
 //! | initial sequence number | RFC 6528 section 3 | `connection::setup::secrets` |
 //! | ephemeral port selection | RFC 6056 section 3.3.3 | `connection::setup::secrets` |

@@ -84,13 +84,13 @@ const TCP_LAYERS: [(&str, u8); 19] = [
     ("ecn", 3),
     ("pmtu", 3),
     ("rare_counts", 3),
-    ("tx", 4),
-    ("timer", 5),
-    ("rx", 6),
-    ("header_prediction", 7),
-    ("control_block", 8),
-    ("close", 9),
-    ("open", 9),
+    ("timer", 4),
+    ("tx", 5),
+    ("close", 6),
+    ("rx", 7),
+    ("header_prediction", 8),
+    ("control_block", 9),
+    ("open", 10),
 ];
 
 /// The files with this extension, or all, as paths from the root, in order.

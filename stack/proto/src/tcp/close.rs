@@ -1,17 +1,12 @@
-//! End of a connection: close, abort, TIME-WAIT, and its reuse by a new connection with the same
-//! four-tuple (RFC 9293 sections 3.10.4 and 3.10.5, RFC 6191).
+//! End of a connection: close, abort, TIME-WAIT (RFC 9293 sections 3.10.4 and 3.10.5).
 
 use super::Tcb;
 use super::connection_state::{State, StateEvent};
-use super::control_block::Pending;
-use super::rx::window::DsackQueue;
 use super::timer::{RareTimers, Timers};
-use super::tx::send::Fin;
+use super::tx::send::{Fin, Pending};
 use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
-use crate::wire::seq::Seq;
-use crate::wire::tcp::{Flags, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Closes the send direction: a FIN follows the last record, including those still to be
@@ -51,45 +46,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
-    /// True if the SYN `seg` may replace this connection by a new one: in TIME-WAIT, if no old
-    /// segment can be mistaken for one of the new connection (RFC 6191 section 2); or in
-    /// SYN-RECEIVED, which returns to LISTEN for another SYN in the window (RFC 9293 section
-    /// 3.10.7.4, fourth check).
-    #[inline]
-    #[must_use]
-    pub fn may_recycle(&self, seg: &Segment) -> bool {
-        seg.flags.has(Flags::SYN) && self.may_recycle_slow(seg)
-    }
-
-    #[cold]
-    fn may_recycle_slow(&self, syn: &Segment) -> bool {
-        if syn.flags.any(Flags::ACK | Flags::RST) {
-            return false;
-        }
-        let is_next = syn.seq > self.rcv.nxt;
-        match (self.state, syn.options.ts) {
-            (State::SynReceived, _) => {
-                self.passive && syn.seq != self.peer.irs && self.is_acceptable(syn)
-            }
-            (State::TimeWait, Some((val, _))) if self.ts_on => {
-                let newer = val.wrapping_sub(self.ts.recent).cast_signed();
-                newer > 0 || (newer == 0 && is_next)
-            }
-            // The new connection will have timestamps, by which PAWS rejects old segments.
-            (State::TimeWait, Some(_)) if self.cfg.timestamps => true,
-            (State::TimeWait, _) => is_next,
-            _ => false,
-        }
-    }
-
-    /// Returns the initial sequence number for the next connection between the same ends: beyond
-    /// all that this one has used and that its peer could still accept (RFC 9293 section 3.10.7.4,
-    /// MAY-2).
-    #[must_use]
-    pub fn successor_seq(&self) -> Seq {
-        self.snd.nxt + self.snd.max_wnd.max(0xffff)
-    }
-
     /// Moves to CLOSED from any state.
     pub(super) fn kill(&mut self) {
         if self.transition(StateEvent::Kill) {
@@ -105,7 +61,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.recovery.release_memory();
         (self.timers, self.rare, self.paced) = (Timers::OFF, RareTimers::OFF, false);
         self.rcv.clear_acks();
-        self.dsack_queue = DsackQueue::default();
+        self.dsack_queue.clear();
         self.pending = Pending { reset: self.pending.reset, ..Pending::default() };
     }
 

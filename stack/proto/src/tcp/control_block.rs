@@ -23,7 +23,7 @@ use super::settings::{Config, Stats};
 use super::timer::{RareTimers, Timers};
 use super::timestamps::{CoarseInstant, Timestamps};
 use super::tx::pacing::PacingCredit;
-use super::tx::send::{Fin, Local, SndVars};
+use super::tx::send::{Fin, Local, Pending, SndVars};
 use super::upper_layer::Event;
 use crate::device::{ChecksumRequest, Device, Retained, RxFrame};
 use crate::time::{Instant, NEVER};
@@ -35,28 +35,6 @@ use crate::wire::tcp::{FourTuple, HeaderTemplate, TIMESTAMPS_LEN};
 pub(super) struct SegmentCounts {
     pub(super) segments_in: u32,
     pub(super) segments_out: u32,
-}
-
-/// Segments without payload to be sent, apart from ACK and FIN.
-#[derive(Debug, Default)]
-pub(super) struct Pending {
-    /// SYN or SYN-ACK.
-    pub(super) syn: bool,
-    /// RST that ends the connection.
-    pub(super) reset: bool,
-    /// RST with this sequence number, in reply to an unacceptable acknowledgment; state is kept.
-    pub(super) stray_reset: Option<Seq>,
-    /// Zero-window or keepalive probe: a segment below the peer's window, which the peer answers
-    /// with an ACK.
-    pub(super) probe: bool,
-    /// Tail loss probe.
-    pub(super) tlp: bool,
-}
-
-impl Pending {
-    pub(super) const fn any(&self) -> bool {
-        self.syn || self.reset || self.stray_reset.is_some() || self.probe || self.tlp
-    }
 }
 
 /// Transmission control block of one connection. `R`: received frames; `T`: sent frames kept for

@@ -13,13 +13,14 @@
 //!
 //! Modules. Each may use those of the layers below its own: `connection_state`, `lazy`, `settings`,
 //! `timestamps`, `upper_layer`; then `congestion`, `rtt`; `recovery`; `challenge`, `ecn`, `pmtu`,
-//! `rare_counts`; `tx`; `timer`; `rx`; `header_prediction`; `control_block`; `close`, `open`. `Tcb`
-//! is common to all: each layer has methods of it, which may be called from anywhere.
+//! `rare_counts`; `timer`; `tx`; `close`; `rx`; `header_prediction`; `control_block`; `open`. `Tcb`
+//! is common to all: each layer has methods of it. Calls of them run downwards too, except those
+//! that raise an event, change the state or end the connection, and those of the fast path.
 //!
 //! - `control_block`: state of a connection (RFC 9293 section 3.3.1), with its read-only accessors.
 //! - `connection_state`: connection states and their transition table (RFC 9293 section 3.3.2).
-//! - `open`, `close`: active and passive open, SYN cookies, close, abort, TIME-WAIT recycling
-//!   (RFC 9293 section 3.10, RFC 6191).
+//! - `open`, `close`: active and passive open, SYN cookies, reuse of a connection in TIME-WAIT (RFC
+//!   6191); close, abort, TIME-WAIT (RFC 9293 section 3.10).
 //! - `header_prediction`: entries for received segments, of which a run in order counts as one;
 //!   header prediction for connections without loss (RFC 7323 section 5.6).
 //! - `rx::input`: checks of received segments in the order of RFC 9293 section 3.10.7; PAWS
@@ -29,11 +30,11 @@
 //!   memory that holds their segments.
 //! - `rx::window`: receive window, delayed ACKs, D-SACK reports (RFC 9293 section 3.8.6, RFC 2883).
 //! - `rx::autotune`: receive window autotuning (dynamic right-sizing).
-//! - `rx::ack`: ACK processing without loss; RTT samples and timers (RFC 9293 section 3.10.7.4,
+//! - `rx::ack`: ACK processing, without loss and with it; RTT samples (RFC 9293 section 3.10.7.4,
 //!   RFC 6298).
 //! - `challenge`: rate limit of challenge ACKs and other replies (RFC 5961 section 7).
-//! - `recovery::fast_recovery`, `recovery::ca_state`: ACK processing with loss, fast recovery
-//!   (RFC 6675, RFC 6582).
+//! - `recovery::fast_recovery`, `recovery::ca_state`: fast recovery and its state (RFC 6675, RFC
+//!   6582).
 //! - `recovery::undo`: detection of spurious recovery, and its undo (RFC 3522, RFC 5682, RFC 3708).
 //! - `recovery::scoreboard`, `recovery::sent_frame`: SACK scoreboard of the records sent (RFC
 //!   6675); frames, or copies of them, kept for retransmission.
@@ -43,7 +44,7 @@
 //!   section 3.8.6.2.1); construction of its frame.
 //! - `tx::train`: runs of full segments, whose headers differ in the sequence number.
 //! - `tx::pacing`: pacing of the congestion window over the round trip.
-//! - `tx::send`: send sequence variables (RFC 9293 section 3.3.1).
+//! - `tx::send`: send sequence variables (RFC 9293 section 3.3.1), pending control segments.
 //! - `congestion`: NewReno, CUBIC, DCTCP, HyStart++ (RFC 5681, RFC 9438, RFC 8257, RFC 9406).
 //! - `ecn`: Explicit Congestion Notification (RFC 3168).
 //! - `rtt`: RTT estimator, RTO and probe timeout (RFC 6298).

@@ -1,4 +1,5 @@
-//! Connection setup: active open, passive open, and passive open from a SYN cookie.
+//! Connection setup: active open, passive open, passive open from a SYN cookie, and reuse of a
+//! four-tuple in TIME-WAIT (RFC 6191).
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use super::Tcb;
 use super::challenge::AckRateLimit;
 use super::congestion::Congestion;
 use super::connection_state::State;
-use super::control_block::{Pending, SegmentCounts};
+use super::control_block::SegmentCounts;
 use super::ecn::EcnState;
 use super::header_prediction::FastPath;
 use super::lazy::Lazy;
@@ -22,12 +23,12 @@ use super::settings::Config;
 use super::timer::{RareTimers, Timers};
 use super::timestamps::{CoarseInstant, Timestamps};
 use super::tx::pacing::PacingCredit;
-use super::tx::send::{Local, SndVars};
+use super::tx::send::{Local, Pending, SndVars};
 use super::upper_layer::IssAndTsOffset;
 use crate::device::{Retained, RxFrame};
 use crate::time::Instant;
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
+use crate::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment};
 
 /// Lower bound of the segment size. With a smaller MSS a peer could make us send little but
 /// headers.
@@ -190,5 +191,43 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.snd.wnd = u32::from(syn.window);
         self.snd.max_wnd = self.snd.wnd;
         self.snd.wl1 = syn.seq;
+    }
+    /// True if the SYN `seg` may replace this connection by a new one: in TIME-WAIT, if no old
+    /// segment can be mistaken for one of the new connection (RFC 6191 section 2); or in
+    /// SYN-RECEIVED, which returns to LISTEN for another SYN in the window (RFC 9293 section
+    /// 3.10.7.4, fourth check).
+    #[inline]
+    #[must_use]
+    pub fn may_recycle(&self, seg: &Segment) -> bool {
+        seg.flags.has(Flags::SYN) && self.may_recycle_slow(seg)
+    }
+
+    #[cold]
+    fn may_recycle_slow(&self, syn: &Segment) -> bool {
+        if syn.flags.any(Flags::ACK | Flags::RST) {
+            return false;
+        }
+        let is_next = syn.seq > self.rcv.nxt;
+        match (self.state, syn.options.ts) {
+            (State::SynReceived, _) => {
+                self.passive && syn.seq != self.peer.irs && self.is_acceptable(syn)
+            }
+            (State::TimeWait, Some((val, _))) if self.ts_on => {
+                let newer = val.wrapping_sub(self.ts.recent).cast_signed();
+                newer > 0 || (newer == 0 && is_next)
+            }
+            // The new connection will have timestamps, by which PAWS rejects old segments.
+            (State::TimeWait, Some(_)) if self.cfg.timestamps => true,
+            (State::TimeWait, _) => is_next,
+            _ => false,
+        }
+    }
+
+    /// Returns the initial sequence number for the next connection between the same ends: beyond
+    /// all that this one has used and that its peer could still accept (RFC 9293 section 3.10.7.4,
+    /// MAY-2).
+    #[must_use]
+    pub fn successor_seq(&self) -> Seq {
+        self.snd.nxt + self.snd.max_wnd.max(0xffff)
     }
 }

@@ -1,6 +1,6 @@
-//! Timers of one connection, and the actions on their expiry: retransmission, tail loss probe,
-//! persist, delayed ACK, FIN-WAIT-2, TIME-WAIT, keepalive. Each timer is a point in time, [`NEVER`]
-//! if it does not run; the engine sees only the earliest.
+//! Timers of one connection, and the actions on their expiry: retransmission, reordering, tail loss
+//! probe, persist, delayed ACK, FIN-WAIT-2, TIME-WAIT, keepalive. Each timer is a point in time,
+//! [`NEVER`] if it does not run; the engine sees only the earliest.
 
 use super::Tcb;
 use super::connection_state::{State, StateEvent};
@@ -11,7 +11,7 @@ use super::recovery::undo::Frto;
 use super::timestamps::CoarseInstant;
 use super::upper_layer::Event;
 use crate::device::{Retained, RxFrame};
-use crate::time::{Instant, NEVER, SECOND};
+use crate::time::{Instant, MICROSECOND, NEVER, SECOND};
 
 /// Timers that most segments restart.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +77,9 @@ const R1_RETRIES: u8 = 3;
 /// Longest wait for a larger window while a small one is open (RFC 9293 section 3.8.6.2.1).
 const SWS_OVERRIDE_MAX_NS: u64 = SECOND;
 
+/// Time for which the scoreboard's memory is kept with nothing in flight.
+pub(super) const IDLE_NS: u64 = SECOND;
+
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Handles the timers that have expired at `now`; [`Tcb::next_transmit`] then returns what is
     /// to be sent. The engine drains the receive queue first, as an ACK in it may stop a timer.
@@ -119,13 +122,37 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// True if `timer` expired so long ago that the process or its machine was suspended, for the
     /// first time in a row. The RTO is then restarted without its backoff: what was received
     /// meanwhile is processed long before it expires.
-    pub(super) fn timer_overrun(&mut self, now: Instant, timer: Instant) -> bool {
+    fn timer_overrun(&mut self, now: Instant, timer: Instant) -> bool {
         let overrun = !self.rearmed && now.since(timer) > self.cfg.timer_overrun_ns;
         if overrun {
             self.rearmed = true;
             self.timers.rto = now + self.rtt.base_rto(&self.cfg);
         }
         overrun
+    }
+
+    /// Restarts the timers after SND.UNA advanced, or stops them (RFC 6298 sections 5.2 and 5.3).
+    #[inline]
+    pub(super) fn rearm_timers(&mut self, now: Instant) {
+        if self.snd.flight() > 0 {
+            self.timers.rto = now + self.rtt.rto(&self.cfg);
+            self.arm_pto(now);
+            return;
+        }
+        self.timers.rto = NEVER;
+        self.rare.reorder = NEVER;
+        self.timers.pto = if self.scoreboard.holds_memory() { now + IDLE_NS } else { NEVER };
+        self.pending.tlp = false;
+    }
+
+    /// Starts the retransmission timer if it is off: something is sent that the peer will
+    /// acknowledge.
+    #[inline]
+    pub(super) fn arm_rto(&mut self, now: Instant) {
+        if self.timers.rto == NEVER {
+            self.timers.rto = now + self.rtt.rto(&self.cfg);
+            self.progress_at = CoarseInstant::of(now);
+        }
     }
 
     /// RFC 6298 section 5, steps 5.4 to 5.7; RFC 8985 section 6.3.
@@ -199,6 +226,62 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.snd.resend_fin();
     }
 
+    /// Handles expiry of the reordering timer (RFC 8985 section 6.2, step 5).
+    fn reorder_expired(&mut self, now: Instant) {
+        if self.timer_overrun(now, self.rare.reorder) {
+            self.rare.reorder = now + self.rtt.srtt().max(MICROSECOND);
+            return;
+        }
+        self.rare.reorder = NEVER;
+        let flight = self.snd.flight();
+        let outstanding = flight - self.scoreboard.sacked();
+        if self.detect_losses(now) == 0 {
+            return;
+        }
+        if self.recovery.ca_state == CaState::Open {
+            self.enter_recovery(outstanding, flight);
+        }
+        if self.recovery.ca_state == CaState::Recovery {
+            // Without an ACK, PRR is called with nothing delivered.
+            let pipe = self.pipe();
+            let ssthresh = self.cc.ssthresh();
+            if let Some(prr) = self.recovery.prr_mut() {
+                self.cc.set_cwnd(prr.window(0, pipe, ssthresh, u32::from(self.emss), false));
+            }
+            self.recovery.force_retransmit = true;
+        }
+    }
+
+    /// Handles expiry of the PTO: the tail of a flight was not acknowledged, and a probe is due.
+    /// With nothing in flight, the connection has been idle for a while, and the memory of
+    /// loss recovery is released.
+    fn pto_expired(&mut self, now: Instant) {
+        if self.snd.flight() == 0 {
+            self.timers.pto = NEVER;
+            self.scoreboard.release_memory();
+            self.recovery.release_memory();
+            self.dsack_queue.release_memory();
+            self.ecn.release_memory();
+            return;
+        }
+        self.arm_stall(self.progress_at.instant(now), 0);
+        if self.timer_overrun(now, self.timers.pto) {
+            self.arm_pto(now);
+            return;
+        }
+        self.timers.pto = NEVER;
+        if self.recovery.ca_state != CaState::Open || !self.scoreboard.is_clean() {
+            return;
+        }
+        if self.scoreboard.sent_count() > 0 {
+            self.pending.tlp = true;
+        } else if self.snd.resend_fin() {
+            self.on_tlp_sent(now, TlpProbe::NewData, None);
+        }
+        // The RTO counts from the probe (section 7.3).
+        self.timers.rto = now + self.rtt.rto(&self.cfg);
+    }
+
     /// Handles the end of TIME-WAIT, of the wait for the peer's FIN in FIN-WAIT-2, or of the wait
     /// for a peer that takes nothing. That for a FIN is extended while the peer still sends; a peer
     /// that crashed must not hold the connection forever.
@@ -219,7 +302,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Starts the timer for a peer that takes nothing (RFC 6429), if it is in use and off: bytes in
     /// flight were not acknowledged in time, or `waiting` others wait for the window.
-    pub(super) fn arm_stall(&mut self, since: Instant, waiting: u32) {
+    fn arm_stall(&mut self, since: Instant, waiting: u32) {
         let Some(limit) = self.cfg.stall_timeout_ns else { return };
         if self.rare.wait_end == NEVER {
             self.rare.wait_end = since + limit;

@@ -1,6 +1,11 @@
 //! Clocks of a connection: the timestamps option (RFC 7323), and coarse time for timeouts.
 
-use crate::time::Instant;
+use super::Tcb;
+use crate::device::{Retained, RxFrame};
+use crate::time::{Instant, MICROSECOND};
+
+/// Most that our timestamp clock advances over an idle period: a quarter of its range.
+pub(super) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
 
 /// Timestamps option state (RFC 7323).
 #[derive(Debug)]
@@ -55,5 +60,34 @@ impl CoarseInstant {
         let units = now.as_nanos() >> Self::UNIT_BITS;
         let age = Self::of(now).0.wrapping_sub(self.0);
         Instant::from_nanos((units - u64::from(age).min(units) + 1) << Self::UNIT_BITS)
+    }
+}
+
+impl<R: RxFrame, T: Retained> Tcb<R, T> {
+    /// Returns TSval and TSecr of a segment sent at `now`, if timestamps are in use.
+    #[inline]
+    pub(super) fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
+        self.ts_on.then(|| (self.ts.tsval(now), self.ts.recent))
+    }
+
+    /// Limits the advance of our timestamp clock over an idle period. To be called before the first
+    /// segment is sent after it, and before `last_rx_at` is updated. A clock of a microsecond seems
+    /// to run backwards after more than 35 minutes, and peers drop segments that look old for 24
+    /// days (RFC 7323 section 5.5): our clock skips the excess. Whatever is sent is answered within
+    /// minutes, so that nothing received for so long means nothing sent.
+    #[inline]
+    pub(super) fn advance_ts_clock(&mut self, now: Instant) {
+        if now.since(self.last_rx_at) > TS_IDLE_MAX_NS {
+            self.skip_idle_time(now);
+        }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
+    #[cold]
+    fn skip_idle_time(&mut self, now: Instant) {
+        let idle_ns = now.since(self.last_rx_at.max(self.ts_advanced_at));
+        let Some(excess_ns) = idle_ns.checked_sub(TS_IDLE_MAX_NS) else { return };
+        self.ts_advanced_at = now;
+        self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }
 }

@@ -79,36 +79,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         };
     }
 
-    /// Handles expiry of the PTO: the tail of a flight was not acknowledged, and a probe is due.
-    /// With nothing in flight, the connection has been idle for a while, and the memory of
-    /// loss recovery is released.
-    pub(in crate::tcp) fn pto_expired(&mut self, now: Instant) {
-        if self.snd.flight() == 0 {
-            self.timers.pto = NEVER;
-            self.scoreboard.release_memory();
-            self.recovery.release_memory();
-            self.dsack_queue.release_memory();
-            self.ecn.release_memory();
-            return;
-        }
-        self.arm_stall(self.progress_at.instant(now), 0);
-        if self.timer_overrun(now, self.timers.pto) {
-            self.arm_pto(now);
-            return;
-        }
-        self.timers.pto = NEVER;
-        if self.recovery.ca_state != CaState::Open || !self.scoreboard.is_clean() {
-            return;
-        }
-        if self.scoreboard.sent_count() > 0 {
-            self.pending.tlp = true;
-        } else if self.snd.resend_fin() {
-            self.on_tlp_sent(now, TlpProbe::NewData, None);
-        }
-        // The RTO counts from the probe (section 7.3).
-        self.timers.rto = now + self.rtt.rto(&self.cfg);
-    }
-
     /// Notes that a probe was sent; `start` is the start of the record if it is a retransmission.
     #[cold]
     pub(in crate::tcp) fn on_tlp_sent(

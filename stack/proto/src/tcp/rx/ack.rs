@@ -1,5 +1,6 @@
 //! ACK processing: RFC 9293 section 3.10.7.4 (fifth check), RFC 6298. An ACK of new data without
-//! loss and with nothing SACKed is handled here, all others in `recovery`.
+//! loss and with nothing SACKed is processed by `process_ack`, all others by `process_ack_slow`,
+//! whose steps are those of `recovery`.
 
 use crate::device::{Retained, RxFrame};
 use crate::tcp::Tcb;
@@ -10,11 +11,9 @@ use crate::tcp::recovery::scoreboard::{AckInfo, Acked};
 use crate::tcp::recovery::tlp::TlpProbe;
 use crate::tcp::timestamps::CoarseInstant;
 use crate::tcp::tx::send::Fin;
-use crate::time::{Instant, MICROSECOND, NEVER, SECOND};
-use crate::wire::tcp::{Flags, Segment};
-
-/// Time for which the scoreboard's memory is kept with nothing in flight.
-pub(in crate::tcp) const IDLE_NS: u64 = SECOND;
+use crate::time::{Instant, MICROSECOND, NEVER};
+use crate::wire::seq::Seq;
+use crate::wire::tcp::{Flags, SackBlock, Segment};
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes the acknowledgment, window and SACK blocks of an acceptable segment. Returns false
@@ -69,6 +68,112 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.check_fin_acked(now, seg);
         }
         true
+    }
+
+    /// Processes an ACK that may do more than advance SND.UNA. `duplicate`: by RFC 5681.
+    #[inline(never)]
+    pub(in crate::tcp) fn process_ack_slow(
+        &mut self,
+        now: Instant,
+        seg: &Segment,
+        duplicate: bool,
+    ) {
+        // `outstanding`: bytes neither acknowledged nor SACKed before this ACK; `RecoverFS` of an
+        // episode that it begins.
+        let flight = self.snd.flight();
+        let outstanding = flight - self.scoreboard.sacked();
+        let una = self.snd.una;
+        // RFC 2883 section 4: a first block that repeats known data is a D-SACK, not a SACK.
+        let mut blocks = if self.sack { seg.options.sack.as_slice() } else { &[] };
+        let mut dsack = None;
+        if is_dsack(blocks, seg.ack) {
+            dsack = Some(blocks[0]);
+            blocks = &blocks[1..];
+        }
+        let mut info = AckInfo::default();
+        let (mut bytes, mut sample) = (0, None);
+        if duplicate {
+            self.stats.record().duplicate_acks_in += 1;
+        }
+        let duplicate = duplicate && !self.recovery.explains_dupack(una);
+        // RFC 9293 3.10.7.4, fifth: SND.UNA advances, and records it covers are freed.
+        if seg.ack > una {
+            (bytes, sample) = self.ack_new_data(now, seg, &mut info);
+        } else if duplicate {
+            self.recovery.dupacks += 1;
+        }
+        // RFC 6675 section 4, Update(): records reported by SACK are marked.
+        if !blocks.is_empty() {
+            let guard = self.sample_guard(now, seg);
+            self.scoreboard.update(|records| {
+                records.apply_sack(blocks, self.snd.una, self.snd.nxt, &guard, &mut info)
+            });
+        }
+        // RFC 8985 section 6.2, step 2: the latest transmission that was delivered.
+        if let Some(newest) = info.newest {
+            self.rack.advance(now, newest);
+        }
+        // RFC 8985 section 6.2, step 3: delivered after one sent later.
+        if info.reordered {
+            self.rack.on_reordering();
+        }
+        // RFC 8985 section 7.4: the ACK may end a tail loss probe.
+        let pure = duplicate && seg.options.sack.is_empty();
+        self.process_tlp_ack(seg, una, dsack, pure);
+        // RFC 5682 section 3.1, step 3: the second ACK after a timeout decides if it was spurious.
+        self.process_frto(&info, duplicate);
+        // RFC 9937 section 6.2 sets the window in fast recovery; else it grows as without loss.
+        if bytes > 0 {
+            let grows = match self.recovery.ca_state {
+                CaState::Open => self.cc.cwnd_limited,
+                CaState::Recovery => false,
+                CaState::Loss => true,
+            };
+            let undone = self.advance_recovery(seg, &info, flight);
+            if grows && !undone {
+                self.cc.on_ack(&self.ack_sample(now, bytes, sample));
+            }
+        }
+        // RFC 8985 section 6.2, step 4, and RFC 3708 section 3: a duplicate widens the reordering
+        // window, and may show that the episode was spurious.
+        if let Some(block) = dsack {
+            self.process_dsack(block);
+        }
+        // RFC 8985 section 6.2, step 5; without SACK, duplicate ACKs are counted (RFC 6582).
+        let mut delivered = info.delivered;
+        let lost = if self.sack {
+            self.detect_losses(now)
+        } else {
+            delivered = self.count_dupack_delivery(duplicate, bytes);
+            0
+        };
+        // RFC 5681 section 3.2: a loss, or the third duplicate ACK, begins fast recovery.
+        if lost > 0 && self.recovery.ca_state == CaState::Open {
+            self.enter_recovery(outstanding, flight);
+        } else if duplicate && self.is_dup_thresh_reached() {
+            self.scoreboard.update(|records| records.mark_first_lost());
+            let left = self.recovery.dupack_credit;
+            self.enter_recovery(outstanding, flight);
+            self.recovery.dupack_credit = left;
+        }
+        // RFC 9937 section 6.2: an ACK that moves SND.UNA and reveals no loss is a safe one.
+        if self.recovery.ca_state == CaState::Recovery && (delivered > 0 || lost > 0) {
+            let pipe = self.pipe();
+            let safe = bytes > 0 && lost == 0;
+            let ssthresh = self.cc.ssthresh();
+            if let Some(prr) = self.recovery.prr_mut() {
+                self.cc.set_cwnd(prr.window(delivered, pipe, ssthresh, u32::from(self.emss), safe));
+            }
+        }
+        // RFC 6298 sections 5.2 and 5.3: new data acknowledged restarts the timer, or stops it.
+        if bytes > 0 {
+            self.rearm_timers(now);
+            self.check_fin_acked(now, seg);
+        } else if !self.scoreboard.is_clean() {
+            // RACK detects the losses now, not the tail loss probe.
+            self.timers.pto = NEVER;
+            self.pending.tlp = false;
+        }
     }
 
     /// Processes `seg.ack`, which acknowledges new data. Returns the bytes acknowledged and the
@@ -144,20 +249,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
     }
 
-    /// Restarts the timers after SND.UNA advanced, or stops them (RFC 6298 sections 5.2 and 5.3).
-    #[inline]
-    pub(in crate::tcp) fn rearm_timers(&mut self, now: Instant) {
-        if self.snd.flight() > 0 {
-            self.timers.rto = now + self.rtt.rto(&self.cfg);
-            self.arm_pto(now);
-            return;
-        }
-        self.timers.rto = NEVER;
-        self.rare.reorder = NEVER;
-        self.timers.pto = if self.scoreboard.holds_memory() { now + IDLE_NS } else { NEVER };
-        self.pending.tlp = false;
-    }
-
     /// Processes the acknowledgment of our FIN, if `seg` acknowledges it.
     #[inline]
     pub(in crate::tcp) fn check_fin_acked(&mut self, now: Instant, seg: &Segment) {
@@ -204,10 +295,14 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let longest = self.progress_at.age(now) + self.rtt.rto(&self.cfg);
         Some(sample).filter(|&sample| sample <= longest)
     }
+}
 
-    /// Bytes considered to be in the network (RFC 6675 `pipe`).
-    #[inline]
-    pub(in crate::tcp) fn pipe(&self) -> u32 {
-        self.scoreboard.pipe(self.snd.flight()).saturating_sub(self.recovery.dupack_credit)
+/// True if the first block is a D-SACK (RFC 2883 section 4): it lies below the cumulative
+/// acknowledgment, or inside the second block.
+fn is_dsack(blocks: &[SackBlock], ack: Seq) -> bool {
+    match blocks {
+        [first, ..] if first.1 <= ack => true,
+        [first, second, ..] => second.0 <= first.0 && first.1 <= second.1,
+        _ => false,
     }
 }

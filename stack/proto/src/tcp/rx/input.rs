@@ -6,7 +6,7 @@ use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
 use crate::tcp::timestamps::{CoarseInstant, Timestamps};
 use crate::tcp::upper_layer::Event;
-use crate::time::{Instant, MICROSECOND, NEVER};
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
@@ -14,8 +14,6 @@ use crate::wire::tcp::{Flags, Segment};
 /// a clock of a microsecond wraps in 71 minutes. A thousand seconds, in units of
 /// [`Timestamps::coarse`].
 const TS_RECENT_LIFE: u32 = 931;
-/// Most that our timestamp clock advances over an idle period: a quarter of its range.
-pub(in crate::tcp) const TS_IDLE_MAX_NS: u64 = (1 << 30) * MICROSECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes any segment, in any state.
@@ -182,27 +180,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.send_challenge_ack(now, seg);
         }
         // A pure ACK of old data carries nothing new; the answer would count as a duplicate ACK.
-    }
-
-    /// Limits the advance of our timestamp clock over an idle period. To be called before the first
-    /// segment is sent after it, and before `last_rx_at` is updated. A clock of a microsecond seems
-    /// to run backwards after more than 35 minutes, and peers drop segments that look old for 24
-    /// days (RFC 7323 section 5.5): our clock skips the excess. Whatever is sent is answered within
-    /// minutes, so that nothing received for so long means nothing sent.
-    #[inline]
-    pub(in crate::tcp) fn advance_ts_clock(&mut self, now: Instant) {
-        if now.since(self.last_rx_at) > TS_IDLE_MAX_NS {
-            self.skip_idle_time(now);
-        }
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "TSval is a 32-bit clock that wraps")]
-    #[cold]
-    fn skip_idle_time(&mut self, now: Instant) {
-        let idle_ns = now.since(self.last_rx_at.max(self.ts_advanced_at));
-        let Some(excess_ns) = idle_ns.checked_sub(TS_IDLE_MAX_NS) else { return };
-        self.ts_advanced_at = now;
-        self.ts.offset = self.ts.offset.wrapping_sub((excess_ns / MICROSECOND) as u32);
     }
 
     /// Updates TS.Recent (RFC 7323 section 4.3): the timestamp of the segment that the next ACK

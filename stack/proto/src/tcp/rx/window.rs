@@ -308,6 +308,11 @@ impl DsackQueue {
         self.blocks.as_mut()?.pop_at(0)
     }
 
+    /// Drops all blocks, and releases the memory.
+    pub(in crate::tcp) fn clear(&mut self) {
+        self.blocks = None;
+    }
+
     /// Releases the memory if the queue is empty.
     pub(in crate::tcp) fn release_memory(&mut self) {
         if !self.has_pending() {

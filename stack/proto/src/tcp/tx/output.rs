@@ -141,11 +141,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     #[inline]
-    pub(in crate::tcp) fn timestamps(&self, now: Instant) -> Option<(u32, u32)> {
-        self.ts_on.then(|| (self.ts.tsval(now), self.ts.recent))
-    }
-
-    #[inline]
     fn data_fields(&mut self, now: Instant, seq: Seq, push: bool) -> Fields {
         self.rcv.on_data_sent(&mut self.timers);
         Fields {
@@ -155,16 +150,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             window: self.rcv.select_window(),
             ecn: Ecn::NotEct,
             options: Options::timestamps(self.timestamps(now)),
-        }
-    }
-
-    /// Starts the retransmission timer if it is off: something is sent that the peer will
-    /// acknowledge.
-    #[inline]
-    fn arm_rto(&mut self, now: Instant) {
-        if self.timers.rto == NEVER {
-            self.timers.rto = now + self.rtt.rto(&self.cfg);
-            self.progress_at = CoarseInstant::of(now);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Send side variables.
+//! Send side variables, and control segments that are pending.
 
 use crate::wire::seq::Seq;
 
@@ -45,6 +45,28 @@ pub(in crate::tcp) struct Local {
     pub(in crate::tcp) iss: Seq,
     /// Sequence number of the FIN, once sent.
     pub(in crate::tcp) fin_seq: Option<Seq>,
+}
+
+/// Segments without payload to be sent, apart from ACK and FIN.
+#[derive(Debug, Default)]
+pub(in crate::tcp) struct Pending {
+    /// SYN or SYN-ACK.
+    pub(in crate::tcp) syn: bool,
+    /// RST that ends the connection.
+    pub(in crate::tcp) reset: bool,
+    /// RST with this sequence number, in reply to an unacceptable acknowledgment; state is kept.
+    pub(in crate::tcp) stray_reset: Option<Seq>,
+    /// Zero-window or keepalive probe: a segment below the peer's window, which the peer answers
+    /// with an ACK.
+    pub(in crate::tcp) probe: bool,
+    /// Tail loss probe.
+    pub(in crate::tcp) tlp: bool,
+}
+
+impl Pending {
+    pub(in crate::tcp) const fn any(&self) -> bool {
+        self.syn || self.reset || self.stray_reset.is_some() || self.probe || self.tlp
+    }
 }
 
 impl SndVars {
