@@ -97,9 +97,9 @@ impl<E: Env> Connection<E> {
             next = if is_last { None } else { port.allocate_data() };
         }
         // RFC 9293 section 3.4: SND.NXT and timers advance once for all.
-        self.tcb.end_train(now, &train);
-        qp.stream.end_train(&segments);
         let sent = train.sent();
+        self.tcb.end_train(now, train);
+        qp.stream.end_train(&segments);
         counters.fpdus_out += u64::from(sent);
         sent as usize
     }

@@ -105,7 +105,7 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             }
             port.hand_over(first, count as u64);
         }
-        tcb.end_train(now, &train);
+        tcb.end_train(now, train);
         Ok(count)
     }
 }

@@ -235,12 +235,21 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Changes the state by the transition table. Returns false if the table has no entry for
     /// `event`.
+    #[must_use]
     pub(super) fn transition(&mut self, event: StateEvent) -> bool {
         let Some(next) = self.state.after(event) else { return false };
         self.state = next;
         true
     }
 
+    /// Changes the state by an event that its caller knows to apply in it.
+    pub(super) fn apply(&mut self, event: StateEvent) {
+        let before = self.state;
+        let applies = self.transition(event);
+        debug_assert!(applies, "{event:?} in {before:?}");
+    }
+
+    /// Notes an event for [`Tcb::poll_event`].
     pub(super) fn raise_event(&mut self, event: Event) {
         self.events |= event.bit();
         self.fast_path.set_events();

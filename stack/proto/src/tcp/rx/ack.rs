@@ -254,7 +254,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(in crate::tcp) fn check_fin_acked(&mut self, now: Instant, seg: &Segment) {
         if self.local.fin_seq.is_some_and(|fin| seg.ack > fin) && self.snd.fin != Fin::Acked {
             self.snd.fin = Fin::Acked;
-            self.transition(StateEvent::FinAcked);
+            self.apply(StateEvent::FinAcked);
             match self.state {
                 State::Closed => self.on_closed(),
                 State::TimeWait => self.enter_time_wait(now),

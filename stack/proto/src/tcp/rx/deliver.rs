@@ -48,6 +48,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// After [`Delivered::InOrder`]: returns the data accepted out of order that became contiguous,
     /// in order. To be called until `None`, then [`Tcb::release_ooo`].
     #[inline]
+    #[must_use = "the bytes are delivered by this call"]
     pub fn next_contiguous(&mut self) -> Option<Contiguous<R>> {
         if self.fast_path.is_rx_eligible() { None } else { self.next_contiguous_slow() }
     }
@@ -354,7 +355,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.rcv.nxt += 1;
         self.rcv.adv = self.rcv.adv.max(self.rcv.nxt);
         self.rcv.ack_now = true;
-        self.transition(StateEvent::Fin);
+        self.apply(StateEvent::Fin);
         // req: MPA-012
         self.raise_event(Event::PeerClosed);
         if self.state == State::TimeWait {

@@ -93,11 +93,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.last_rx_at = now;
         self.negotiate(now, seg);
         if acks {
-            self.transition(StateEvent::SynAck);
+            self.apply(StateEvent::SynAck);
             self.on_established(now, seg.ack);
             self.rcv.ack_now = true;
         } else {
-            self.transition(StateEvent::Syn);
+            self.apply(StateEvent::Syn);
             self.pending.syn = true;
         }
     }
@@ -109,7 +109,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.send_stray_reset(now, seg);
             return false;
         }
-        self.transition(StateEvent::SynAcked);
+        self.apply(StateEvent::SynAcked);
         self.on_established(now, seg.ack);
         true
     }

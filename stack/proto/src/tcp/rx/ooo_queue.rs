@@ -381,6 +381,7 @@ impl OooOffer {
 
 /// Bytes accepted out of order that are now the next in order.
 #[derive(Debug)]
+#[must_use]
 pub enum Contiguous<R> {
     /// Buffered by TCP until now. The caller returns `segment` by
     /// [`OooPool::release`](crate::tcp::OooPool::release).

@@ -94,7 +94,7 @@ fn train_of_which_nothing_is_sent_acknowledges_nothing() {
     let before = format!("{:?}", script.end.tcb);
     let mut headers = [0; MAX_HEADER_LEN];
     let train = script.end.tcb.begin_tso_train(script.now, &mut headers, 1000, 2);
-    script.end.tcb.end_train(script.now, &train);
+    script.end.tcb.end_train(script.now, train);
     assert_eq!(format!("{:?}", script.end.tcb), before);
     let out = script.output();
     assert_eq!((out.len(), out[0].ack), (1, script.seq), "the ACK is still due");

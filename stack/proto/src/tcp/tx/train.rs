@@ -6,8 +6,9 @@ use crate::tcp::Tcb;
 use crate::time::Instant;
 use crate::wire::seq::Seq;
 
-/// Train of segments with equally long payloads.
-#[derive(Clone, Copy, Debug)]
+/// Train of segments with equally long payloads. It is ended by [`Tcb::end_train`].
+#[derive(Debug)]
+#[must_use]
 pub struct DataTrain {
     /// Sequence number of the next segment.
     seq: Seq,
@@ -129,7 +130,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Ends a train: commits the segments sent, and all that they acknowledge. A train of which
     /// nothing was sent has no effect.
-    pub fn end_train(&mut self, now: Instant, train: &DataTrain) {
+    #[expect(clippy::needless_pass_by_value, reason = "a train ends once")]
+    pub fn end_train(&mut self, now: Instant, train: DataTrain) {
         if train.sent > 0 {
             self.on_train_sent_fast(now, train.sent * train.payload_len, train.window);
             let counts = &mut self.segment_counts;
