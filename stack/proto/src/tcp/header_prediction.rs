@@ -318,7 +318,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// True if a record of `len` bytes, which the windows admit, may be sent on the fast path.
-    #[inline(always)]
+    #[inline]
     pub(super) fn fast_path_takes(&self, len: u32) -> bool {
         self.fast_path.is_tx_eligible() && len <= u32::from(self.emss)
     }

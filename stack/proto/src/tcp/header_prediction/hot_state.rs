@@ -186,7 +186,7 @@ impl<T: Retained> HotState<'_, T> {
             }
             // RFC 5681 section 3.1: a segment within cwnd.
             if flight == 0 || flight + self.emss <= self.window.cwnd() {
-                return Some(Transmit::NewData(NewDataPlan::new(usable.min(self.emss))));
+                return Some(Transmit::NewData(NewDataPlan::fast(usable.min(self.emss))));
             }
             *self.cwnd_limited = true;
         }

@@ -245,14 +245,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     ) -> bool {
         debug_assert!(0 < payload_len);
         let (len, offset) = (payload_len as u32, self.header_len() as u32);
-        if plan.admits(len) && self.fast_path_takes(len) {
+        let is_admitted = plan.admits(len);
+        if is_admitted && plan.is_fast() {
+            debug_assert!(self.fast_path_takes(len), "nothing came between the plan and this call");
             self.count_segment();
             let header = self.fast_path_header(now, push);
             self.template.emit_plain(frame.buf_mut(), &header, payload_len, self.cfg.checksum);
             self.on_sent_fast(now, frame.retain(), len, offset);
             return true;
         }
-        let is_admitted = plan.admits(len);
         if is_admitted {
             self.write_new_data(now, frame.buf_mut(), payload_len, push);
         }

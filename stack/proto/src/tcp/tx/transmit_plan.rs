@@ -31,8 +31,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             Some(Transmit::Control(_)) if !self.is_plain_ack_due() => plan_control(Control::Ack),
             Some(transmit) => transmit,
             None => {
-                let transmit = self.plan_slow(now, ready);
+                let mut transmit = self.plan_slow(now, ready);
                 self.update_fast_path();
+                // The slow path has refreshed what the fast one tests: the segment may take that.
+                if let Transmit::NewData(plan) = &mut transmit {
+                    plan.is_fast = self.fast_path_takes(plan.capacity);
+                }
                 transmit
             }
         }
@@ -307,12 +311,26 @@ pub enum Transmit {
 #[must_use]
 pub struct NewDataPlan {
     capacity: u32,
+    /// Header prediction sends the record: only data and its ACKs are to be sent.
+    is_fast: bool,
 }
 
 impl NewDataPlan {
     #[inline]
-    pub(in crate::tcp) const fn new(capacity: u32) -> Self {
-        Self { capacity }
+    const fn new(capacity: u32) -> Self {
+        Self { capacity, is_fast: false }
+    }
+
+    /// Plan of the fast path, for at most EMSS bytes.
+    #[inline]
+    pub(in crate::tcp) const fn fast(capacity: u32) -> Self {
+        Self { capacity, is_fast: true }
+    }
+
+    /// True if the fast path carries it out.
+    #[inline]
+    pub(super) const fn is_fast(&self) -> bool {
+        self.is_fast
     }
 
     /// Returns the payload bytes admitted: [`Tcb::emss`], less with a small window, more for a path
