@@ -9,7 +9,6 @@ mod emit;
 mod ip_header;
 mod options;
 mod plain;
-mod plain_header;
 #[cfg(test)]
 mod tests;
 
@@ -28,8 +27,7 @@ use ip_header::IpHeader;
 
 pub use emit::{Fields, HeaderTemplate, rst_reply};
 pub use options::{MAX_WSCALE, Options, SackBlock, TIMESTAMPS_LEN};
-pub use plain::{PlainSegment, plain_ports};
-pub use plain_header::PlainHeader;
+pub use plain::{PlainHeader, PlainSegment, plain_ports};
 
 pub use super::ethernet::ETHERNET_LEN;
 pub use super::ip::Ecn;

@@ -6,8 +6,8 @@
 use super::emit::{HeaderLayout, TTL};
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
-    ETHERNET_LEN, Ecn, Flags, HeaderTemplate, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP, PlainHeader,
-    Segment, TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, tcp_sum, unverified,
+    ETHERNET_LEN, Ecn, Flags, HeaderTemplate, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP, Segment, TCP_LEN,
+    TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, tcp_sum, unverified,
 };
 use crate::device::{ChecksumMode, RxFrame};
 use crate::wire::bytes::{array_at, be16, be32};
@@ -23,6 +23,39 @@ const VLAN_V6_LEN: usize = VLAN_ETHERNET_LEN + IPV6_LEN + TCP_LEN;
 
 /// Sum of the constant IPv4 header words: version and IHL, DF, time to live and protocol.
 const IPV4_SUM: u32 = 0x4500 + 0x4000 + ((TTL as u32) << 8 | PROTOCOL_TCP as u32);
+
+/// Header fields of a segment without options other than timestamps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlainHeader {
+    /// Sequence number.
+    pub seq: Seq,
+    /// Acknowledgment number.
+    pub ack: Seq,
+    /// Control bits.
+    pub flags: Flags,
+    /// Window field, not scaled.
+    pub window: u16,
+    /// ECN field of the IP header.
+    pub ecn: Ecn,
+    /// Timestamps: TSval, TSecr.
+    pub ts: Option<(u32, u32)>,
+}
+
+impl PlainHeader {
+    /// True if a segment with this header, that begins at `seq`, continues a train of segments with
+    /// the header `first`: they differ in the sequence number alone, and in PSH. In particular a
+    /// change of the ECN codepoint ends a train (RFC 8257 section 3.2).
+    #[inline]
+    #[must_use]
+    pub fn continues(&self, first: &Self, seq: Seq) -> bool {
+        self.seq == seq
+            && self.ack == first.ack
+            && (self.flags.0 ^ first.flags.0) & !Flags::PSH.0 == 0
+            && self.window == first.window
+            && self.ecn == first.ecn
+            && self.ts == first.ts
+    }
+}
 
 /// Received segment with a plain header, contiguous in its frame; its checksums are correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
