@@ -191,15 +191,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             && !self.recovery.defers_retransmit()
         {
             let record = self.scoreboard.get(index)?;
+            let (seq, len, end) = (record.seq, record.len, record.end());
+            // RFC 8899 section 4.3: the check may lower EMSS.
             if index == 0 {
-                let (seq, len) = (record.seq, record.len);
                 self.check_black_hole(now, seq, len);
             }
-            let record = self.scoreboard.get(index)?;
             // req: DDP-019
-            let len = record.len.min(u32::from(self.emss));
+            let len = len.min(u32::from(self.emss));
             // The first record is sent even if the window has shrunk below it.
-            let in_window = index == 0 || record.end() <= self.snd.una + self.snd.wnd;
+            let in_window = index == 0 || end <= self.snd.una + self.snd.wnd;
             let admitted = self.recovery.force_retransmit || self.cwnd_admits(now, len);
             return (in_window && admitted)
                 .then(|| RetransmitPlan::new(index, len, RetransmitReason::Lost));
