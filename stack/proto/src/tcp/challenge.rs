@@ -96,6 +96,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Sends a challenge ACK for a segment that may be forged: a SYN or RST in the window, an
     /// unacceptable acknowledgment, anything outside the window.
     #[cold]
+    #[doc(alias = "challenge ACK")]
     pub(in crate::tcp) fn send_challenge_ack(&mut self, now: Instant, seg: &Segment) {
         // No ACK loop: a peer that answers the challenge ACK to its RST does so with a RST at
         // RCV.NXT.

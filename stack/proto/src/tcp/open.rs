@@ -166,9 +166,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     pub(super) fn negotiate(&mut self, now: Instant, syn: &Segment) {
         self.rcv_limits.init(&mut self.rcv, syn.seq, &self.cfg);
         self.peer.irs = syn.seq;
+        // RFC 9293 section 3.7.1: the lesser MSS.
         let peer_mss = syn.options.mss.unwrap_or(default_mss(&syn.tuple)).max(MIN_MSS);
         self.snd.mss = self.snd.mss.min(peer_mss);
+        // RFC 2018 section 2: SACK if both permit it.
         self.sack &= syn.options.sack_permitted;
+        // RFC 7323 section 2.2: both scale their windows, or none.
         match syn.options.wscale {
             Some(shift) => self.snd.wscale = shift,
             None => {
@@ -176,6 +179,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                 self.rcv_limits.disable_scaling(&mut self.rcv, &self.cfg);
             }
         }
+        // RFC 7323 section 3.2: timestamps if both offer them; TSval becomes TS.Recent.
         self.ts_on &= syn.options.ts.is_some();
         if let (true, Some((val, _))) = (self.ts_on, syn.options.ts) {
             self.ts.recent = val;
@@ -184,6 +188,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if !self.sack && !self.ts_on {
             self.rtt.keep_rto_floor();
         }
+        // RFC 3168 section 6.1.1: ECN by the flags of the SYN.
         self.ecn.negotiate(self.cfg.ecn, syn.flags);
         self.init_pmtu();
         self.cc = Congestion::new(self.cfg.congestion, u32::from(self.emss));

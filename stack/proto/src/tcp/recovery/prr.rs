@@ -3,6 +3,7 @@
 
 /// Byte counts of an episode.
 #[derive(Clone, Copy, Debug, Default)]
+#[doc(alias = "proportional rate reduction")]
 pub(in crate::tcp) struct Prr {
     /// `RecoverFS`: bytes outstanding when it began.
     flight: u32,

@@ -47,6 +47,7 @@ impl SampleGuard {
 
 /// RACK state: the latest transmission delivered, and the reordering observed.
 #[derive(Debug)]
+#[doc(alias = "recent acknowledgment")]
 pub(in crate::tcp) struct Rack {
     /// `RACK.xmit_ts`.
     xmit_ts: Instant,

@@ -21,6 +21,7 @@ pub(in crate::tcp) enum TlpProbe {
 
 /// Tail loss probe state. What few connections need is in [`SentTlp`].
 #[derive(Debug)]
+#[doc(alias = "tail loss probe")]
 pub(in crate::tcp) struct Tlp {
     pub(in crate::tcp) probe: TlpProbe,
     /// `TLP.end_seq`: everything sent before or with the probe lies below.

@@ -104,6 +104,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         // RFC 6675 section 4, Update(): records reported by SACK are marked.
         if !blocks.is_empty() {
+            // RFC 8985 section 6.2, step 1: a new guard, as the sample above may lower min_RTT.
             let guard = self.sample_guard(now, seg);
             self.scoreboard.update(|records| {
                 records.apply_sack(blocks, self.snd.una, self.snd.nxt, &guard, &mut info)

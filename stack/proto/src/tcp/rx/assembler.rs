@@ -366,7 +366,8 @@ impl<R> Assembler<R> {
     ) -> bool {
         let capacity = max.saturating_sub(blocks.len());
         let search = 1 + self.ranges.len().checked_ilog2().unwrap_or(0) as usize;
-        // The newest first, and the oldest of those never reported.
+        // RFC 2018 section 4: the block extended last is the first. Those never reported are
+        // collected too.
         let mut newest: ArrayVec<SackBlock, 4> = ArrayVec::new();
         let mut unreported: ArrayVec<(SackBlock, u64), RECENT_MAX> = ArrayVec::new();
         for at in (0..self.recent.len()).rev() {
@@ -385,6 +386,7 @@ impl<R> Assembler<R> {
                 newest.push(block);
             }
         }
+        // More than fit, as one ACK answers a burst: the oldest first, the others in the next ACK.
         if unreported.len() > capacity {
             let oldest = &unreported[unreported.len() - capacity..];
             self.reported = oldest.first().map_or(self.reported, |&(_, stamp)| stamp);
@@ -393,7 +395,7 @@ impl<R> Assembler<R> {
         }
         blocks.extend(newest);
         self.reported = self.stamp;
-        // Fill up with ranges reported before, in sequence order.
+        // RFC 2018 section 4: as many distinct blocks as possible. In sequence order here.
         self.note_steps(OTHERS_MAX);
         for range in self.ranges.iter().take(OTHERS_MAX) {
             let block = (range.start, range.end);

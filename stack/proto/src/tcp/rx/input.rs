@@ -147,6 +147,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// option out, and the connection would hang in silence. It is processed as without timestamps,
     /// and leaves TS.Recent as it is, so that the check of others stays as strict as before.
     #[inline]
+    #[doc(alias = "PAWS")]
     fn passes_paws(&mut self, now: Instant, seg: &Segment) -> bool {
         if !self.ts_on || seg.flags.has(Flags::RST) {
             return true;

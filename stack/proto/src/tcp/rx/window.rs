@@ -148,6 +148,7 @@ impl RcvVars {
     /// Notes `len` bytes received in order, in segments of at most `longest`, and delays the ACK
     /// (RFC 9293 section 3.8.6.3): it is due at two full segments, else within `delay_ns`.
     #[inline]
+    #[doc(alias = "delayed ACK")]
     pub(in crate::tcp) fn on_in_order(
         &mut self,
         now: Instant,

@@ -25,12 +25,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         if plan.control == Control::PlainAck {
             return self.write_plain_ack(now, buf);
         }
+        // RFC 7323 section 5.5: our clock skips a long idle time before the first segment after it.
         self.advance_ts_clock(now);
         let fields = match plan.control {
+            // RFC 9293 section 3.5.2, group 2: SEG.ACK of what it answers, and no ACK.
             Control::StrayReset(seq) => {
                 self.pending.stray_reset = None;
                 Fields { seq, flags: Flags::RST, ..Fields::default() }
             }
+            // RFC 9293 section 3.10.5: RST at SND.NXT. RFC 7323 section 3.2: it has timestamps.
             Control::Reset => {
                 self.pending.reset = false;
                 Fields {
@@ -41,6 +44,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                     ..Fields::default()
                 }
             }
+            // RFC 9293 sections 3.10.1 and 3.10.7.2: SYN at ISS, with ACK in SYN-RECEIVED.
             Control::Syn => self.syn_fields(now),
             // RFC 8257 section 3.2: an ACK for each change of CE; it has ECE as it was then.
             Control::Ack | Control::PlainAck => match self.ecn.pop_owed_ack() {
@@ -175,11 +179,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.on_split(now, seq);
         }
         let header_len = self.header_len();
+        // Looked up again, as the split has shortened it. It may also be acknowledged by now.
         let Some(record) = self.scoreboard.get(index) else { return 0 };
         let (seq, end) = (record.seq, record.end());
         let (offset, payload_len) = (record.offset as usize, len as usize);
         buf[header_len..header_len + payload_len]
             .copy_from_slice(&record.frame.bytes()[offset..offset + payload_len]);
+        // RFC 9293 section 3.9.1.2: PSH, if no data follows.
         let is_last = index + 1 == self.scoreboard.len();
         let mut fields = self.data_fields(now, seq, is_last);
         match reason {
@@ -187,6 +193,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             RetransmitReason::Lost => {
                 self.stats.record().retransmits += 1;
                 self.scoreboard.update(|records| records.mark_retransmitted(now, index, self.sack));
+                // RFC 8899 section 4.3: repeated loss of the first record may show a black hole.
                 if index == 0 {
                     self.on_head_retransmit(seq);
                 }
@@ -199,7 +206,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
                     self.timers.rto = now + self.rtt.rto(&self.cfg);
                 }
             }
-            // RFC 8985 section 7.3.
+            // RFC 8985 section 7.3: the probe is not counted as a retransmission of recovery.
             RetransmitReason::Tlp => {
                 self.last_retransmit_at = CoarseInstant::of(now);
                 self.scoreboard.update(|records| records.mark_retransmitted(now, index, true));

@@ -231,6 +231,8 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// not fit into the `usable` bytes of the window. They are used if they are at least half of
     /// the largest window advertised, or if the persist timer has expired. A tinygram is sent only
     /// if the whole window is that small.
+    #[doc(alias = "Nagle")]
+    #[doc(alias = "SWS avoidance")]
     fn sws_admits(&self, usable: u32) -> bool {
         usable > 0
             && (self.sws_override || usable >= self.snd.max_wnd / 2)

@@ -172,6 +172,7 @@ impl HeaderTemplate {
             }
             _ => return None,
         };
+        // The length in the IP header covers the headers, and is within the frame.
         if end < start || end > head.len() {
             return None;
         }
@@ -182,6 +183,7 @@ impl HeaderTemplate {
                 return None;
             }
         }
+        // RFC 9293 section 3.1: the fields that vary from segment to segment.
         let header = PlainHeader {
             seq: Seq(be32(tcp, 4)),
             ack: Seq(be32(tcp, 8)),

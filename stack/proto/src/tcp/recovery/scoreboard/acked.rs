@@ -101,6 +101,7 @@ impl<T: Clone> Scoreboard<T> {
         info: &mut AckInfo,
     ) {
         let mut clean = true;
+        // RFC 9293 3.10.7.4, fifth: what SEG.ACK covers leaves the retransmission queue.
         while let Some(front) = self.records.front_mut() {
             if front.seq >= ack {
                 break;
@@ -145,6 +146,7 @@ impl<T: Clone> Scoreboard<T> {
                     }
                 }
             }
+            // RFC 6675 section 4, SetPipe(): bytes that left the scoreboard count no more.
             if marks != 0 {
                 self.deduct(marks, bytes, fully_acked);
             }
@@ -161,6 +163,7 @@ impl<T: Clone> Scoreboard<T> {
         self.fack = self.fack.max(ack);
         self.loss_cursor = self.loss_cursor.max(ack);
         self.retransmit_cursor = self.retransmit_cursor.max(ack);
+        // Nothing below SND.UNA is sent again.
         while self.lost_again.front().is_some_and(|&seq| seq < ack) {
             self.lost_again.pop_front();
         }
@@ -201,8 +204,10 @@ impl<T: Clone> Scoreboard<T> {
         info: &mut AckInfo,
     ) {
         let fack = self.fack;
+        // RFC 8985 section 6.2, step 2: the echoed timestamp may be of any record in the blocks.
         let guard = guard.without_echo();
         for &(start, end) in blocks {
+            // RFC 2018 section 3: a block lies above SND.UNA, and reports what was sent.
             if start >= end || start < una || end > nxt {
                 continue;
             }
@@ -232,6 +237,7 @@ impl<T: Clone> Scoreboard<T> {
                 index += run;
                 self.note_step();
             }
+            // The next block that repeats this run skips it in one step.
             self.note_sacked_run(first, index);
         }
     }

@@ -37,7 +37,8 @@ impl<T: Clone> Scoreboard<T> {
         let mut update = LossUpdate::default();
         let sent = self.sent_count();
         let mut index = self.index_of(self.loss_cursor);
-        // Records sent once: in the order of transmission, so the first that is not due ends it.
+        // RFC 8985 section 6.2, step 5, for records sent once: in the order of transmission, so the
+        // first that is not due ends it.
         while index < sent {
             self.note_step();
             let record = &self.records[index];
@@ -58,7 +59,7 @@ impl<T: Clone> Scoreboard<T> {
             self.loss_cursor = end;
             index += 1;
         }
-        // Retransmissions, by the same rule: they have their own order of transmission.
+        // Step 5 again for retransmissions, which have an order of transmission of their own.
         while let Some(&entry) = self.retransmissions.front() {
             self.note_step();
             if let Some(index) = self.record_of(entry) {
