@@ -85,13 +85,8 @@ impl QueuePairs {
     /// Returns the slot index of a queue pair, unless it was destroyed.
     #[inline]
     pub(crate) fn slot(&self, qp: QpId) -> Option<u32> {
-        let is_it = |slot| self.qps.get(slot).is_some_and(|found| found.id == qp);
-        // The numbers of an engine by itself are those of its slots.
-        if is_it(qp.index) {
-            return Some(qp.index);
-        }
         let slot = *self.slots.get(qp.slot())?;
-        is_it(slot).then_some(slot)
+        self.qps.get(slot).is_some_and(|found| found.id == qp).then_some(slot)
     }
 
     /// Has the port load the state of the queue pair in this slot, unless there is none.
@@ -111,13 +106,14 @@ impl QueuePairs {
 
     /// Returns a queue pair by its handle.
     pub(crate) fn by_id(&self, qp: QpId) -> Option<&Qp> {
-        self.qps.get(self.slot(qp)?)
+        let slot = *self.slots.get(qp.slot())?;
+        self.qps.get(slot).filter(|found| found.id == qp)
     }
 
     /// Returns a queue pair by its handle.
     pub(crate) fn by_id_mut(&mut self, qp: QpId) -> Option<&mut Qp> {
-        let slot = self.slot(qp)?;
-        self.qps.get_mut(slot)
+        let slot = *self.slots.get(qp.slot())?;
+        self.qps.get_mut(slot).filter(|found| found.id == qp)
     }
 
     /// Returns the number of slots ever used: all are below it.
