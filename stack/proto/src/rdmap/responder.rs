@@ -88,6 +88,7 @@ impl Responder {
     ///
     /// # Errors
     /// [`Fault`]; [`UntaggedFault::NoBuffer`] for a request beyond IRD.
+    // req: RDMAP-146, RDMAP-147, RDMAP-154, DDP-091
     pub fn on_read_request(
         &mut self,
         memory: &impl Memory,

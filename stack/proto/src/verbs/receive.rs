@@ -69,6 +69,7 @@ impl Qp {
         match control {
             SegmentControl::SEND => self.on_send(verbs, ulpdu, sinks),
             SegmentControl::READ_RESPONSE => self.on_read_response(verbs, ulpdu, sinks),
+            SegmentControl::READ_REQUEST => self.on_read_request(verbs, ulpdu, sinks),
             _ => self.on_any_ulpdu(verbs, ulpdu, sinks),
         }
     }
@@ -136,6 +137,23 @@ impl Qp {
         match self.stream.place_read_response_in_run(&verbs.memory, ulpdu, header, sinks) {
             Placement::Refused(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
             _ => UlpduOutcome::Continue,
+        }
+    }
+
+    /// Passes a Read Request to the stream.
+    #[inline(never)]
+    fn on_read_request<M: Memory, C: Completions>(
+        &mut self,
+        verbs: &mut Verbs<M, C>,
+        ulpdu: &[u8],
+        sinks: &mut LastSinks,
+    ) -> UlpduOutcome {
+        let Some((header, payload)) = ulpdu.split_first_chunk() else {
+            return self.on_any_ulpdu(verbs, ulpdu, sinks);
+        };
+        match self.stream.queue_read_request(&verbs.memory, header, payload) {
+            Ok(()) => UlpduOutcome::Continue,
+            Err(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
         }
     }
 

@@ -136,6 +136,8 @@ impl SegmentControl {
     /// Send, neither solicited nor with Invalidate.
     pub(crate) const SEND: Self =
         Self::new(0, Opcode::Send { invalidate: false, solicited: false });
+    /// RDMA Read Request.
+    pub(crate) const READ_REQUEST: Self = Self::new(0, Opcode::ReadRequest);
     /// RDMA Read Response.
     pub(crate) const READ_RESPONSE: Self = Self::new(CONTROL_TAGGED, Opcode::ReadResponse);
     /// Shorter than any header.

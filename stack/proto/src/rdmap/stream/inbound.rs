@@ -1,9 +1,10 @@
 //! Received ULPDUs: checks, placement, delivery.
 //!
 //! The two control bytes decide what becomes of a ULPDU ([`SegmentControl`]). Segments of Writes,
-//! Sends and Read Responses, valid and with reserved bits zero, are placed by `place_*_in_run`.
-//! They return any other with its header parsed, for [`Stream::process`] to check in full and to
-//! name the fault. (A Write is refused for a fault alone, which ends the stream.)
+//! Sends and Read Responses, valid and with reserved bits zero, are placed by `place_*_in_run`, and
+//! such Read Requests are queued by `queue_read_request`. They return any other with its header
+//! parsed, for [`Stream::process`] to check in full and to name the fault. (A Write is refused for a
+//! fault alone, which ends the stream.)
 //!
 //! [`SegmentControl`]: crate::wire::rdmap::SegmentControl
 
@@ -69,7 +70,7 @@ pub(crate) enum Placement {
     Refused(Segment),
 }
 
-/// In-order segments whose control bytes were checked, placed in the fewest instructions.
+/// In-order segments whose control bytes were checked, processed in the fewest instructions.
 impl Stream {
     /// Places an RDMA Write (RFC 5040 section 5.1). False, with nothing done: it is not valid.
     #[inline(always)]
@@ -192,6 +193,25 @@ impl Stream {
         refused(Header::Tagged(header), Opcode::ReadResponse)
     }
 
+    /// Queues a Read Request (RFC 5040 section 5.2.1).
+    ///
+    /// # Errors
+    /// The segment, for [`Stream::process`]; nothing was done.
+    pub(crate) fn queue_read_request(
+        &mut self,
+        memory: &impl Memory,
+        header: &[u8; UNTAGGED_LEN],
+        payload: &[u8],
+    ) -> Result<(), Segment> {
+        let header = Untagged::from_bytes(header);
+        if header.qn == QN_READ_REQUEST
+            && self.responder.on_read_request(memory, self.scope, &header, payload).is_ok()
+        {
+            return Ok(());
+        }
+        Err(Segment { header: Header::Untagged(header), opcode: Opcode::ReadRequest })
+    }
+
     fn run_of_read_response(
         &self,
         memory: &impl Memory,
@@ -262,7 +282,6 @@ impl Stream {
                 (QN_SEND, Opcode::Send { invalidate, solicited }) => {
                     self.place_send(memory, &header, payload, invalidate, solicited)
                 }
-                // req: RDMAP-146, RDMAP-147, RDMAP-154, DDP-091
                 (QN_READ_REQUEST, Opcode::ReadRequest) => {
                     self.responder.on_read_request(memory, self.scope, &header, payload)?;
                     Ok(Indication::ReadRequested)

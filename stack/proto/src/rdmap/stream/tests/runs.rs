@@ -73,6 +73,11 @@ pub(super) fn place_fast(
         SegmentControl::READ_RESPONSE => {
             stream.place_read_response_in_run(arena, ulpdu, ulpdu.first_chunk()?, sinks)
         }
+        SegmentControl::READ_REQUEST => {
+            let (header, payload) = ulpdu.split_first_chunk()?;
+            let queued = stream.queue_read_request(arena, header, payload);
+            return queued.is_ok().then_some(Indication::ReadRequested);
+        }
         _ => return None,
     };
     match placed {
@@ -136,6 +141,33 @@ fn short_sends_take_the_fast_path() {
     // The second finds no buffer, if the first was delivered.
     assert_eq!(compare(&[send(1, 0, 1), send(2, 0, 1)], 1), 1);
     assert_eq!(compare(&[send(1, 0, 1), send(1, 1, 1)], 1), 1);
+}
+
+#[test]
+fn valid_read_requests_take_the_fast_path() {
+    let stag = fixture().stag;
+    let read = |qn, msn, mo, source_stag| {
+        let request = ReadRequest { sink_stag: 1, sink_to: 2, len: 8, source_stag, source_to: 0 };
+        let mut bytes = [0; READ_REQUEST_LEN];
+        request.emit(&mut bytes);
+        untagged(Opcode::ReadRequest, qn, msn, mo, &bytes)
+    };
+    let next = |msn| read(QN_READ_REQUEST, msn, 0, stag);
+    assert_eq!(compare(&[next(1), next(2)], 1), 2);
+    assert_eq!(compare(&[next(1), next(2), next(3)], 1), 2, "IRD is 2");
+    let mut reserved = next(1);
+    reserved[0] |= 0x04;
+    assert_eq!(compare(&[reserved, next(2)], 1), 1);
+    for ulpdu in [
+        next(2),
+        read(QN_SEND, 1, 0, stag),
+        read(QN_READ_REQUEST, 1, 1, stag),
+        read(QN_READ_REQUEST, 1, 0, stag ^ 1),
+        next(1)[..UNTAGGED_LEN - 1].to_vec(),
+        next(1)[..UNTAGGED_LEN + READ_REQUEST_LEN - 1].to_vec(),
+    ] {
+        assert_eq!(compare(&[ulpdu.clone(), next(1)], 1), 1, "{ulpdu:02x?}");
+    }
 }
 
 #[test]
