@@ -192,12 +192,8 @@ impl ConnRequest {
             return Err(CmError::OtherContext);
         }
         let request = self.id;
-        let shard = self.context.shards.get(self.shard);
         // A request that is gone must not bind the queue pair.
-        if shard.control(|engine, _| engine.is_request_pending(request)) != Some(true) {
-            return Err(CmError::Gone);
-        }
-        qp.bind(self.shard)?;
+        qp.bind(self.shard, |engine| engine.is_request_pending(request))?;
         let result = qp.control(|engine, now, qp| engine.accept(now, request, qp, &param));
         let result = result.map_err(|error| qp.name_overrun(error));
         // On failure the drop rejects it.

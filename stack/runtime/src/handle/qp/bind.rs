@@ -6,7 +6,7 @@ use ferrowarp_proto::verbs::cm::CmError;
 
 use super::Qp;
 use crate::handle::cq::Cq;
-use crate::shard::{ShardQp, UnboundQueues};
+use crate::shard::{ShardControl, ShardQp, UnboundQueues};
 
 impl Qp {
     /// Returns a completion queue that it uses and that has overrun.
@@ -23,12 +23,17 @@ impl Qp {
         }
     }
 
-    /// Gives the queue pair to a shard, unless it belongs to that one already. If one of its
-    /// completion queues has overrun it ends there.
+    /// Gives the queue pair to a shard, unless it belongs to that one already, or `is_due` returns
+    /// false for that shard. If one of its completion queues has overrun it ends there.
     ///
     /// # Errors
-    /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended.
-    pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
+    /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended, or
+    /// the binding is not due: the queue pair belongs to no shard then, as before.
+    pub(crate) fn bind(
+        &self,
+        shard: usize,
+        is_due: impl FnOnce(&dyn ShardControl) -> bool,
+    ) -> Result<(), CmError> {
         let bind_lock = self.context().unbound.bind_lock(self.id);
         let _binding = bind_lock.lock().unwrap_or_else(PoisonError::into_inner);
         match self.shared.binding().get() {
@@ -37,14 +42,17 @@ impl Qp {
             Some(_) => return Err(CmError::WrongShard),
             None => {}
         }
-        let id = self.id;
-        let queues = self.context().unbound.remove(id).ok_or_else(|| {
-            // A shard in which one of its queues overran has just taken it, or the context ended.
-            if self.overrun_cq().is_some() { CmError::CqOverrun } else { CmError::Gone }
-        })?;
-        let mut queues = Some(queues);
+        let (id, mut is_removed) = (self.id, false);
         let bound = self.context().shards.get(shard).control(|engine, now| {
-            let queues = queues.take().ok_or(CmError::Gone)?;
+            if !is_due(&*engine) {
+                return Err(CmError::Gone);
+            }
+            let queues = self.context().unbound.remove(id).ok_or_else(|| {
+                // A shard in which one of its queues overran has just taken it, or the context
+                // ended.
+                if self.overrun_cq().is_some() { CmError::CqOverrun } else { CmError::Gone }
+            })?;
+            is_removed = true;
             let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
             engine.create_qp(id, stream, init, requester, recv_queue)?;
             if let Some(srq) = &self.srq {
@@ -67,12 +75,12 @@ impl Qp {
             }
         });
         let bound = bound.unwrap_or(Err(CmError::Gone));
+        if !is_removed {
+            return bound;
+        }
         if matches!(bound, Ok(()) | Err(CmError::CqOverrun)) {
             // Receives may have been posted.
             self.context().shards.get(shard).ring_doorbell(id);
-        } else if let Some(queues) = queues {
-            // The shard has ended: another may take it, or it ends with the context.
-            self.context().unbound.add(id, &self.shared, queues);
         } else {
             // No shard has its queues, and nobody else will end it.
             self.shared.close();
