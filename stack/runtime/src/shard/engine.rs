@@ -29,7 +29,7 @@ use crate::shard::backlog::{Backlog, PendingRequest};
 use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::mailbox::ShardRequest;
-use crate::shard::shard_qps::{ShardQp, ShardQps, TAKE_COUNT_MAX, publish_queues};
+use crate::shard::shard_qps::{ShardQp, ShardQps, TAKE_COUNT_MAX};
 use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
 use crate::tcp::TcpStats;
@@ -449,6 +449,22 @@ where
     fn usage(&self) -> Usage {
         Usage { engine: self.engine.usage(), frames_free: self.engine.device().frames_free() }
     }
+}
+
+/// Publishes the free slots of queues, then completions. Before the end of a poll (`is_last`) the
+/// queue pairs stay listed: requests that are taken and complete without a signal free more slots.
+#[inline(never)]
+fn publish_queues<D: Device>(engine: &mut Engine<D, HostMemory, CqRings>, is_last: bool) {
+    engine.publish_retired_srqs();
+    let mut index = 0;
+    while let Some(qp) = engine.completions_mut().dirty(index) {
+        engine.publish_retired(qp);
+        index += 1;
+    }
+    if is_last {
+        engine.completions_mut().clear_dirty();
+    }
+    engine.completions_mut().publish();
 }
 
 impl<D: Device> Drop for ShardEngine<D> {

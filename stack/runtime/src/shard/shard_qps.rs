@@ -115,7 +115,8 @@ impl ShardQp {
 
     /// Publishes the engine's state of the queue pair to the application, with what it may post.
     pub(crate) fn publish_state<D: Device>(&self, engine: &Engine<D, HostMemory, CqRings>) {
-        self.shared.set_state(engine.qp_state(self.id), engine.qp_send_rights(self.id));
+        let (state, rights) = engine.qp_status(self.id);
+        self.shared.set_state(state, rights);
     }
 
     /// Announces posted requests to the engine, and has it take `max` sends at most.
@@ -361,25 +362,6 @@ impl ShardQps {
         }
         doorbells.set_hot_count(hot.len());
     }
-}
-
-/// Publishes the free slots of queues, then completions. Before the end of a poll (`is_last`) the
-/// queue pairs stay listed: requests that are taken and complete without a signal free more slots.
-#[inline(never)]
-pub(crate) fn publish_queues<D: Device>(
-    engine: &mut Engine<D, HostMemory, CqRings>,
-    is_last: bool,
-) {
-    engine.publish_retired_srqs();
-    let mut index = 0;
-    while let Some(qp) = engine.completions_mut().dirty(index) {
-        engine.publish_retired(qp);
-        index += 1;
-    }
-    if is_last {
-        engine.completions_mut().clear_dirty();
-    }
-    engine.completions_mut().publish();
 }
 
 #[cfg(test)]

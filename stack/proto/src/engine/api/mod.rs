@@ -14,7 +14,6 @@ use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, EndReason, Event};
 use crate::verbs::qp::{QpInit, QpState};
-use crate::verbs::queue_pair::Qp;
 use crate::verbs::srq::SrqBuffers;
 use crate::verbs::srq::{SrqError, SrqId};
 use crate::verbs::wc::{Completions, CqId, QpId};
@@ -116,7 +115,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the state of a queue pair; `Error` if there is none.
     #[must_use]
     pub fn qp_state(&self, qp: QpId) -> QpState {
-        self.cx.qps.by_id(qp).map_or(QpState::Error, |qp| qp.state())
+        self.qp_status(qp).0
+    }
+
+    /// Returns the state of a queue pair, and the rights to post that its connection gives;
+    /// `Error` and no rights if there is none.
+    #[must_use]
+    pub fn qp_status(&self, qp: QpId) -> (QpState, SendRights) {
+        let found = self.cx.qps.by_id(qp);
+        found.map_or((QpState::Error, SendRights::NONE), |qp| (qp.state(), qp.send_rights()))
     }
 
     /// Forgets a completion queue that is destroyed: events that are not taken yet do not name it,
@@ -124,12 +131,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn forget_cq(&mut self, cq: CqId) {
         self.cx.verbs.forget_cq(cq);
         self.event_sweep.retain(|event| *event != Event::CqOverrun { cq });
-    }
-
-    /// Returns what the connection of a queue pair allows to be posted; nothing if there is none.
-    #[must_use]
-    pub fn qp_send_rights(&self, qp: QpId) -> SendRights {
-        self.cx.qps.by_id(qp).map_or(SendRights::NONE, Qp::send_rights)
     }
 
     /// Returns the access scope of a queue pair: its protection domain and the ID of its stream,
