@@ -11,7 +11,6 @@ use crate::device::device_error::DeviceError;
 use crate::device::facts::PortFacts;
 use crate::device::host_port;
 use crate::device::link::interface_of;
-use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::create_pools;
 use crate::device::memif;
 use crate::device::offload::PortOffloads;
@@ -246,7 +245,7 @@ fn start_port(
             |source| DeviceError::KernelMtu { device: spec.to_string(), mtu: config.mtu, source },
         )?;
     }
-    let mac = stack_mac(info.mac, quirks.mac);
+    let mac = quirks.mac.stack_mac(info.mac);
     let send_mtu = config.mtu.min(quirks.send_mtu_max);
     if send_mtu < config.mtu {
         tracing::info!(

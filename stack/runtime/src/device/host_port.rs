@@ -13,7 +13,6 @@ use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 use crate::device::device_error::DeviceError;
 use crate::device::facts::PortFacts;
 use crate::device::host_spec::HostPort;
-use crate::device::mac::stack_mac;
 use crate::device::mbuf_cache::TxPools;
 use crate::device::offload::{self, Refused};
 use crate::device::open_config::OpenConfig;
@@ -75,7 +74,7 @@ pub(super) fn open(
         return Err(DeviceError::NoHostPort { device: device() });
     };
     let steering = Arc::new(Steering::of_borrowed(quirks, rx, &host.queues));
-    let mac = stack_mac(info.mac, quirks.mac);
+    let mac = quirks.mac.stack_mac(info.mac);
     let send_mtu = config.mtu.min(quirks.send_mtu_max);
     let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum, tso_segments_max };
     let facts = PortFacts {

@@ -21,7 +21,6 @@ mod host_port;
 mod host_spec;
 mod lcore;
 mod link;
-mod mac;
 mod mbuf_cache;
 mod memif;
 mod offload;

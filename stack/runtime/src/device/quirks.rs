@@ -6,6 +6,8 @@
 //! permissions, is with [`DeviceSpec`] in `attach.rs`; that net_memif unmaps its rings is in the
 //! bindings, whose soundness depends on it.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use dpdk_sys::{Eal, HEADROOM, Memory};
 
 use crate::device::device_error::DeviceError;
@@ -100,6 +102,28 @@ pub(super) enum MacFrom {
     PortFlipped,
     /// This process: locally administered and unique in it.
     Local,
+}
+
+impl MacFrom {
+    /// Returns the stack's MAC address on a port with the address `port`, all zero if it has none.
+    pub(super) fn stack_mac(self, port: [u8; 6]) -> [u8; 6] {
+        let [first, b, c, d, e, last] = port;
+        match self {
+            _ if port == [0; 6] => next_local_mac(),
+            Self::Port => port,
+            // Locally administered, unicast.
+            Self::PortFlipped => [(first | 0x02) & 0xfe, b, c, d, e, last ^ 0x01],
+            Self::Local => next_local_mac(),
+        }
+    }
+}
+
+/// Returns a locally administered MAC address that is unique in this process.
+fn next_local_mac() -> [u8; 6] {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let [_, _, high, low] = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let [.., a, b] = std::process::id().to_be_bytes();
+    [0x02, 0xfe, a, b, high, low]
 }
 
 /// Rule by which a driver spreads received frames over several queues.
