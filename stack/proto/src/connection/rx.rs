@@ -10,6 +10,7 @@ use crate::connection::segment_frame::SegmentFrame;
 use crate::device::RxFrame;
 use crate::mpa::deframer::{DeframeError, PartialMemory};
 use crate::mpa::stream_bytes::StreamBytes;
+use crate::rdmap::stream::LastSinks;
 use crate::tcp::Delivered;
 use crate::time::Instant;
 use crate::verbs::receive::UlpduOutcome;
@@ -118,7 +119,7 @@ impl<E: Env> Connection<E> {
         let Some(qp) = self.qp.and_then(|qp| qps.get_mut(qp)) else { return true };
         let Phase::Rdma { deframer } = &mut self.phase else { return true };
         let crc = self.framing.has_crc();
-        let mut memory = PartialMemory::Bounded;
+        let (mut memory, mut sinks) = (PartialMemory::Bounded, LastSinks::NONE);
         let outcome = loop {
             // RFC 5044 section 6: the next FPDU begins where the one before it ends.
             let peer = || self.tcb.peer_group();
@@ -134,7 +135,11 @@ impl<E: Env> Connection<E> {
                     let is_rtr = may_be_rtr && qp.take_rtr(verbs, ulpdu.bytes);
                     // RFC 5044 section 3: the ULPDU is passed to DDP, with its length.
                     // req: MPA-050
-                    if is_rtr { UlpduOutcome::Continue } else { qp.on_ulpdu(verbs, ulpdu.bytes) }
+                    if is_rtr {
+                        UlpduOutcome::Continue
+                    } else {
+                        qp.on_ulpdu(verbs, ulpdu.bytes, &mut sinks)
+                    }
                 }
                 // RFC 9293 section 3.10.7.4: a receiver need not accept all data of a segment.
                 Err(DeframeError::NoMemory) => {

@@ -147,7 +147,7 @@ impl Stream {
     }
 
     /// Returns the version of its DDP and RDMAP headers.
-    pub(super) const fn version(&self) -> Version {
+    pub(crate) const fn version(&self) -> Version {
         self.version
     }
 

@@ -9,6 +9,7 @@ use crate::verbs::cm::{EndReason, Event};
 use crate::verbs::queue_pair::Qp;
 use crate::verbs::resources::Verbs;
 use crate::verbs::wc::{Completions, WcStatus};
+use crate::wire::ddp::HeaderError;
 use crate::wire::rdmap::SegmentControl;
 use crate::wire::terminate::Terminate;
 
@@ -24,20 +25,10 @@ pub(crate) enum UlpduOutcome {
 }
 
 impl Qp {
-    /// Passes a verified ULPDU to the stream and reports the result.
+    /// Passes a verified ULPDU to the stream and reports the result. `sinks` are those of the
+    /// ULPDUs before it in the same pass.
     #[inline(always)]
     pub(crate) fn on_ulpdu<M: Memory, C: Completions>(
-        &mut self,
-        verbs: &mut Verbs<M, C>,
-        ulpdu: &[u8],
-    ) -> UlpduOutcome {
-        let mut sinks = LastSinks::NONE;
-        self.on_ulpdu_in_run(verbs, ulpdu, &mut sinks)
-    }
-
-    /// As [`Qp::on_ulpdu`], for ULPDUs that follow each other in one pass.
-    #[inline(always)]
-    pub(crate) fn on_ulpdu_in_run<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],
@@ -45,7 +36,7 @@ impl Qp {
     ) -> UlpduOutcome {
         verbs.counters.fpdus_in += 1;
         // The control bytes of DDP and RDMAP (RFC 5041 section 4.1, RFC 5040 section 4.1).
-        let control = self.stream.control_of(ulpdu);
+        let control = SegmentControl::of(ulpdu, self.stream.version());
         if control == SegmentControl::WRITE
             && let Some((header, payload)) = ulpdu.split_first_chunk()
             && self.stream.place_write_in_run(&verbs.memory, header, payload, sinks)
@@ -70,7 +61,11 @@ impl Qp {
             SegmentControl::SEND => self.on_send(verbs, ulpdu, sinks),
             SegmentControl::READ_RESPONSE => self.on_read_response(verbs, ulpdu, sinks),
             SegmentControl::READ_REQUEST => self.on_read_request(verbs, ulpdu, sinks),
-            _ => self.on_any_ulpdu(verbs, ulpdu, sinks),
+            // Any other form, reserved bits that are set, or an invalid header.
+            _ => match Segment::parse(ulpdu, self.stream.version()) {
+                Ok(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
+                Err(fault) => self.fail_stream(verbs, fault, ulpdu),
+            },
         }
     }
 
@@ -97,7 +92,7 @@ impl Qp {
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
         let Some(header) = ulpdu.first_chunk() else {
-            return self.on_any_ulpdu(verbs, ulpdu, sinks);
+            return self.fail_stream(verbs, Fault::Header(HeaderError::Truncated), ulpdu);
         };
         match self.stream.place_send_in_run(&verbs.memory, ulpdu, header, sinks) {
             Placement::Segment => UlpduOutcome::Continue,
@@ -132,7 +127,7 @@ impl Qp {
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
         let Some(header) = ulpdu.first_chunk() else {
-            return self.on_any_ulpdu(verbs, ulpdu, sinks);
+            return self.fail_stream(verbs, Fault::Header(HeaderError::Truncated), ulpdu);
         };
         match self.stream.place_read_response_in_run(&verbs.memory, ulpdu, header, sinks) {
             Placement::Refused(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
@@ -149,25 +144,11 @@ impl Qp {
         sinks: &mut LastSinks,
     ) -> UlpduOutcome {
         let Some((header, payload)) = ulpdu.split_first_chunk() else {
-            return self.on_any_ulpdu(verbs, ulpdu, sinks);
+            return self.fail_stream(verbs, Fault::Header(HeaderError::Truncated), ulpdu);
         };
         match self.stream.queue_read_request(&verbs.memory, header, payload) {
             Ok(()) => UlpduOutcome::Continue,
             Err(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
-        }
-    }
-
-    /// Passes a ULPDU of any other form, or an invalid one, to the stream.
-    #[inline(never)]
-    fn on_any_ulpdu<M: Memory, C: Completions>(
-        &mut self,
-        verbs: &mut Verbs<M, C>,
-        ulpdu: &[u8],
-        sinks: &mut LastSinks,
-    ) -> UlpduOutcome {
-        match self.stream.parse(ulpdu) {
-            Ok(segment) => self.on_segment(verbs, ulpdu, &segment, sinks),
-            Err(fault) => self.fail_stream(verbs, fault, ulpdu),
         }
     }
 

@@ -16,7 +16,7 @@ use crate::ddp::tagged;
 use crate::ddp::untagged::{DeliveredMessage, UntaggedFault};
 use crate::rdmap::fault::Fault;
 use crate::wire::ddp::{Header, HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
-use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE, SegmentControl};
+use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, QN_TERMINATE};
 use crate::wire::rdmap_extensions::{IMMEDIATE_LEN, ImmediateData, QN_ATOMIC_RESPONSE};
 use crate::wire::terminate::Terminate;
 
@@ -47,7 +47,7 @@ impl Segment {
     ///
     /// # Errors
     /// [`Fault::Header`], [`Fault::Control`].
-    fn parse(ulpdu: &[u8], version: Version) -> Result<Self, Fault> {
+    pub(crate) fn parse(ulpdu: &[u8], version: Version) -> Result<Self, Fault> {
         let header = Header::parse(ulpdu, version).map_err(Fault::Header)?;
         let opcode = Opcode::parse(header.rsvd_ulp(), version).map_err(Fault::Control)?;
         Ok(Self { header, opcode })
@@ -236,27 +236,13 @@ const fn refused(header: Header, opcode: Opcode) -> Placement {
 }
 
 impl Stream {
-    /// Returns the form of a ULPDU of this stream.
-    #[inline(always)]
-    pub(crate) fn control_of(&self, ulpdu: &[u8]) -> SegmentControl {
-        SegmentControl::of(ulpdu, self.version)
-    }
-
     /// Processes one ULPDU of an in-order stream with a valid CRC: checks, places and delivers it.
     ///
     /// # Errors
     /// [`Fault`]: the caller ends the stream with [`Stream::fail`].
     pub fn on_ulpdu(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Result<Indication, Fault> {
-        let segment = self.parse(ulpdu)?;
+        let segment = Segment::parse(ulpdu, self.version)?;
         self.process(memory, &segment, segment.payload(ulpdu))
-    }
-
-    /// Parses the header of a ULPDU of this stream.
-    ///
-    /// # Errors
-    /// As [`Segment::parse`].
-    pub(crate) fn parse(&self, ulpdu: &[u8]) -> Result<Segment, Fault> {
-        Segment::parse(ulpdu, self.version)
     }
 
     /// Processes a ULPDU as [`Stream::on_ulpdu`], from its parsed header on.
@@ -301,7 +287,7 @@ impl Stream {
         }
         // req: DDP-114, RDMAP-210, RDMAP-264
         let Ok(Segment { header: Header::Tagged(header), opcode: Opcode::Write }) =
-            self.parse(ulpdu)
+            Segment::parse(ulpdu, self.version)
         else {
             return false;
         };
@@ -396,7 +382,7 @@ impl Stream {
     #[cold]
     pub fn drain_ulpdu(&mut self, ulpdu: &[u8]) -> Option<Indication> {
         let Ok(Segment { header: Header::Untagged(header), opcode: Opcode::Terminate }) =
-            self.parse(ulpdu)
+            Segment::parse(ulpdu, self.version)
         else {
             return None;
         };

@@ -59,7 +59,7 @@ pub(super) fn place_fast(
     sinks: &mut LastSinks,
 ) -> Option<Indication> {
     let Fixture { stream, arena, .. } = receiver;
-    let placed = match stream.control_of(ulpdu) {
+    let placed = match SegmentControl::of(ulpdu, stream.version()) {
         SegmentControl::WRITE => {
             let (header, payload) = ulpdu.split_first_chunk()?;
             let is_placed = stream.place_write_in_run(arena, header, payload, sinks);
