@@ -128,8 +128,8 @@
 //! | DDP header: T, L, DV, RsvdULP | RFC 5041 section 4 | [`wire::ddp`] |
 //! | STag validation, bounds check, PD association | RFC 5041 7.1, 8.2 | [`ddp::regions`] |
 //! | access rights of an STag | RFC 5041 section 7.1 | `ddp::access` |
-//! | placement of tagged segments | RFC 5041 section 5.1 | [`ddp::tagged`] |
-//! | segmentation of a message | RFC 5041 section 5.2 | [`ddp::segments`] |
+//! | placement of tagged segments | RFC 5041 section 5.1 | [`ddp::memory`] |
+//! | segmentation of a message | RFC 5041 section 5.2 | [`rdmap::segment`] |
 //! | copy to and from registered memory | | [`ddp::memory`] |
 //! | memory window: binding, Invalidate | RFC 5040 section 4, verbs | `ddp::regions::windows` |
 //! | queue number, MSN, MO | RFC 5041 sections 4.3, 7.1 | [`ddp::untagged`] |

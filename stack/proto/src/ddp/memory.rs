@@ -1,7 +1,8 @@
-//! Interface to registered memory: checked ranges, copies in both directions, atomic operations.
+//! Interface to registered memory: checked ranges, copies in both directions, atomic operations,
+//! placement of tagged segments.
 
 use crate::ddp::atomic::AtomicOp;
-use crate::ddp::regions::RegionTable;
+use crate::ddp::regions::{AccessScope, RegionTable, Stag};
 
 pub use crate::ddp::access::Access;
 
@@ -36,6 +37,30 @@ pub trait Memory {
     /// # Panics
     /// If `range` is not eight bytes.
     fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64>;
+}
+
+/// Validates the STag and the range that a tagged segment names, and places its payload (RFC 5041
+/// sections 5.1.1 and 7.1): one copy, to where the upper layer wants it. `scope` is the stream's,
+/// `needed` the right that the message needs at its sink.
+///
+/// STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
+///
+/// # Errors
+/// The first [`MemoryFault`] that applies; nothing is placed.
+#[inline]
+pub fn place_tagged(
+    memory: &impl Memory,
+    scope: AccessScope,
+    needed: Access,
+    (stag, to): (Stag, u64),
+    payload: &[u8],
+) -> Result<(), MemoryFault> {
+    // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
+    if !payload.is_empty() {
+        let range = memory.regions().resolve(stag, scope, needed, to, payload.len())?;
+        memory.place(range, payload);
+    }
+    Ok(())
 }
 
 /// Reason why an access to registered memory was refused, in the order of the checks (RFC 5041

@@ -6,8 +6,6 @@ pub mod atomic;
 pub mod memory;
 pub mod recv_queue;
 pub mod regions;
-pub mod segments;
 pub mod sgl;
-pub mod tagged;
 pub mod untagged;
 pub mod vec_memory;

@@ -5,7 +5,7 @@ pub mod operation;
 pub mod requester;
 pub mod responder;
 pub mod rtr;
-mod segment;
+pub mod segment;
 pub mod segment_train;
 pub mod send_queue;
 pub mod stream;

@@ -11,10 +11,9 @@ use std::collections::VecDeque;
 
 use crate::ddp::memory::{Memory, MemoryFault, MemoryRange};
 use crate::ddp::regions::AccessScope;
-use crate::ddp::segments::Chunk;
 use crate::ddp::sgl;
 use crate::device::Device;
-use crate::rdmap::segment::{self, SegmentBuilder};
+use crate::rdmap::segment::{self, Chunk, SegmentBuilder};
 use crate::rdmap::segment_train::{SegmentTrain, TrainShape};
 use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags, WqeOpcode};
 use crate::rdmap::send_queue::{self, SqConsumer, SqProducer};

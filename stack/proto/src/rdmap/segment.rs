@@ -1,13 +1,48 @@
-//! Builds the DDP segments of requests: one function for each kind of message.
+//! Builds the DDP segments of requests: one function for each kind of message. Cuts a message into
+//! segments (RFC 5041 section 5.2).
 
 use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, Stag};
-use crate::ddp::segments::{BuiltSegment, Chunk};
 use crate::ddp::sgl::{self, Sge};
 use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
 use crate::wire::rdmap_extensions::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
+
+/// Part of a message that is still to be sent: `remaining` bytes, from `offset` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Chunk {
+    /// Bytes of the message sent before.
+    pub offset: u64,
+    /// Bytes still to be sent.
+    pub remaining: u64,
+}
+
+impl Chunk {
+    /// Returns the payload length of the next segment, at most `payload_max`, and whether it is the
+    /// last of the message.
+    #[inline]
+    #[must_use]
+    pub fn next_segment(self, payload_max: usize) -> (usize, bool) {
+        match usize::try_from(self.remaining) {
+            // req: DDP-038, DDP-040
+            Ok(len) if len <= payload_max => (len, true),
+            // req: DDP-093
+            _ => (payload_max, false),
+        }
+    }
+}
+
+/// Properties of a built segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BuiltSegment {
+    /// Length of header and payload in bytes.
+    pub(super) len: usize,
+    /// Bytes of the message in it.
+    pub(super) payload_len: usize,
+    /// Last segment of the message (the L flag).
+    pub(super) last: bool,
+}
 
 /// Builder of the DDP segments of a stream.
 pub(super) struct SegmentBuilder<'a, M> {

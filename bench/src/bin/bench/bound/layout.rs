@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use ferrowarp_proto::ddp::segments::Chunk;
 use ferrowarp_proto::mpa::fpdu::{CRC_LEN, LENGTH_LEN, fpdu_len};
 use ferrowarp_proto::mpa::framing::Framing;
+use ferrowarp_proto::rdmap::segment::Chunk;
 use ferrowarp_proto::wire::ddp::TAGGED_LEN;
 use ferrowarp_proto::wire::ethernet::ETHERNET_LEN;
 use ferrowarp_proto::wire::ip::IPV4_LEN;

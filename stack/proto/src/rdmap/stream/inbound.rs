@@ -10,9 +10,8 @@
 
 use super::segment_run::{RunKind, SegmentRun};
 use super::{Indication, Stream};
-use crate::ddp::memory::{Access, Memory};
+use crate::ddp::memory::{Access, Memory, place_tagged};
 use crate::ddp::regions::{InvalidateFault, LastRegion};
-use crate::ddp::tagged;
 use crate::ddp::untagged::{DeliveredMessage, UntaggedFault};
 use crate::rdmap::fault::Fault;
 use crate::wire::ddp::{Header, HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
@@ -302,7 +301,7 @@ impl Stream {
         payload: &[u8],
     ) -> Result<Indication, Fault> {
         let sink = (header.stag, header.to);
-        tagged::place(memory, self.scope, Access::REMOTE_WRITE, sink, payload)
+        place_tagged(memory, self.scope, Access::REMOTE_WRITE, sink, payload)
             .map_err(Fault::Tagged)?;
         Ok(Indication::Placed)
     }
@@ -323,7 +322,7 @@ impl Stream {
             .check_read_response(header, payload.len())
             .map_err(Fault::Tagged)?
             .ok_or(Fault::UnexpectedOpcode)?;
-        tagged::place(memory, self.scope, Access::LOCAL_WRITE, (lkey, header.to), payload)
+        place_tagged(memory, self.scope, Access::LOCAL_WRITE, (lkey, header.to), payload)
             .map_err(Fault::Tagged)?;
         if self.requester.on_response_placed(payload.len(), header.last) {
             self.execute_local_ops(memory);
