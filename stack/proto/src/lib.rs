@@ -139,7 +139,7 @@
 //! | ORD, send queue, fence | RFC 5040 sections 5.5, 6 | [`rdmap::requester`] |
 //! | IRD queue (inbound RDMA Read), Read Response | RFC 5040 section 5.2 | [`rdmap::responder`] |
 //! | Read Response received, placement | RFC 5040 5.2 | [`rdmap::requester`], [`rdmap::stream`] |
-//! | RTR (ready to receive) message | RFC 6581 section 9.2 | [`rdmap::rtr`] |
+//! | RTR (ready to receive) message | RFC 6581 section 9.2 | [`rdmap::stream::rtr`] |
 //! | Terminate table: error codes | RFC 5040 section 4.8 | [`rdmap::fault`] |
 //! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
 //! | Terminate after a local one | RFC 5040 section 4.8 | `connection::close::terminate_drain` |

@@ -237,31 +237,6 @@ impl RegionTable {
     }
 }
 
-impl Slot {
-    /// Checks association and access rights of an access.
-    #[inline]
-    fn check_access(
-        &self,
-        stag: Stag,
-        scope: AccessScope,
-        needed: Access,
-    ) -> Result<ResolvedRegion, MemoryFault> {
-        let owner = self.owner();
-        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277, DDP-187
-        // req: RDMAP-271, RDMAP-327, RDMAP-332
-        if owner.association() != u64::from(scope.pd) && !self.is_qp_bound_to(owner, scope) {
-            return Err(MemoryFault::NotAssociated);
-        }
-        // req: DDP-156, DDP-209
-        if !owner.access().allows(needed) {
-            return Err(MemoryFault::AccessRights);
-        }
-        let [base, len, backing] =
-            [&self.base, &self.len, &self.backing].map(|field| field.load(Ordering::Relaxed));
-        Ok(ResolvedRegion { stag, base, len, backing })
-    }
-}
-
 /// Region or window whose STag, association and access rights were checked:
 /// `RegionTable::resolve_region`. Used within the pass that resolved it, as a [`MemoryRange`] is.
 #[derive(Debug)]

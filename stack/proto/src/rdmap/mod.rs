@@ -4,7 +4,6 @@ pub mod fault;
 pub mod operation;
 pub mod requester;
 pub mod responder;
-pub mod rtr;
 pub mod segment;
 pub mod segment_train;
 pub mod send_queue;

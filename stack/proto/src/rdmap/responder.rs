@@ -10,8 +10,7 @@ use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::UntaggedFault;
 use crate::rdmap::fault::Fault;
-use crate::rdmap::segment_train::{SegmentTrain, TrainShape};
-use crate::rdmap::stream::TxSource;
+use crate::rdmap::segment_train::{SegmentTrain, TrainShape, TxSource};
 use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 use crate::wire::rdmap_extensions::{

@@ -2,13 +2,20 @@
 //! them its last. Their headers differ in the offset alone, and their payloads lie one after
 //! another in one range of memory, which is resolved once.
 
-use super::stream::TxSource;
 use crate::ddp::memory::{Memory, MemoryRange};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 
 /// Bytes at the end of a header that hold the offset: TO of a tagged segment, MSN and MO of an
 /// untagged one. MO is the low half, and does not overflow: a message has less than 2^32 bytes.
 pub(super) const OFFSET_LEN: usize = 8;
+
+/// Source of a ULPDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TxSource {
+    Terminate,
+    Requests,
+    Responses,
+}
 
 /// Segments that a train may have.
 #[derive(Clone, Copy, Debug)]

@@ -13,11 +13,11 @@ use crate::wire::terminate::Terminate;
 
 mod inbound;
 mod outbound;
+pub mod rtr;
 mod segment_run;
 
 pub use inbound::LastSinks;
 pub(crate) use inbound::{Placement, Segment};
-pub(super) use outbound::TxSource;
 pub use outbound::{LastOf, NextTx};
 
 /// Result of a received ULPDU.
@@ -82,7 +82,7 @@ pub struct Stream {
     /// boundaries are unknown.
     rx_dead: bool,
     /// The RTR message was built.
-    pub(super) rtr_sent: bool,
+    rtr_sent: bool,
 }
 
 /// Reason why [`Stream::build_next`] built no segment.

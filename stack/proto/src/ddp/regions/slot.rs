@@ -16,9 +16,10 @@ pub(super) use loom::sync::{Mutex, MutexGuard};
 #[cfg(not(loom))]
 pub(super) use std::sync::{Mutex, MutexGuard};
 
-use super::Stag;
 use super::allocator::Occupant;
+use super::{ResolvedRegion, Stag};
 use crate::ddp::access::{Access, AccessScope, StreamId};
+use crate::ddp::memory::MemoryFault;
 
 /// Slot of one STag.
 #[derive(Default)]
@@ -140,6 +141,38 @@ impl Slot {
     pub(super) fn is_qp_bound_to(&self, owner: Owner, scope: AccessScope) -> bool {
         owner.association() == Owner::QP_BOUND | u64::from(scope.pd)
             && self.stream.load(Ordering::Relaxed) == scope.stream.0
+    }
+
+    /// True if the STag, whatever its key, is the occupant of this slot, or the previous tag of its
+    /// window.
+    pub(super) fn is_occupied_by(&self, stag: Stag) -> bool {
+        let (occupant, previous) = (self.occupant(), self.prev_occupant());
+        occupant == Occupant::region(stag)
+            || [occupant, previous].contains(&Occupant::window(stag))
+            || previous == Occupant::retired(stag)
+    }
+
+    /// Checks association and access rights of an access.
+    #[inline]
+    pub(super) fn check_access(
+        &self,
+        stag: Stag,
+        scope: AccessScope,
+        needed: Access,
+    ) -> Result<ResolvedRegion, MemoryFault> {
+        let owner = self.owner();
+        // req: DDP-173, DDP-188, DDP-190, DDP-205, DDP-206, RDMAP-276, RDMAP-277, DDP-187
+        // req: RDMAP-271, RDMAP-327, RDMAP-332
+        if owner.association() != u64::from(scope.pd) && !self.is_qp_bound_to(owner, scope) {
+            return Err(MemoryFault::NotAssociated);
+        }
+        // req: DDP-156, DDP-209
+        if !owner.access().allows(needed) {
+            return Err(MemoryFault::AccessRights);
+        }
+        let [base, len, backing] =
+            [&self.base, &self.len, &self.backing].map(|field| field.load(Ordering::Relaxed));
+        Ok(ResolvedRegion { stag, base, len, backing })
     }
 
     /// Sets protection domain, rights and stream.

@@ -249,17 +249,6 @@ impl RegionTable {
     }
 }
 
-impl Slot {
-    /// True if the STag, whatever its key, is the occupant of this slot, or the previous tag of its
-    /// window.
-    fn is_occupied_by(&self, stag: Stag) -> bool {
-        let (occupant, previous) = (self.occupant(), self.prev_occupant());
-        occupant == Occupant::region(stag)
-            || [occupant, previous].contains(&Occupant::window(stag))
-            || previous == Occupant::retired(stag)
-    }
-}
-
 /// STags of one window, one for each binding (verbs: the consumer owns the low 8 bits).
 ///
 /// Each of the 256 keys of a tag is used once, in random order; then the window gets a new random

@@ -3,18 +3,10 @@
 use super::{BuildError, Stream};
 use crate::ddp::memory::Memory;
 use crate::rdmap::fault::Fault;
-use crate::rdmap::segment_train::{SegmentTrain, TrainShape};
+use crate::rdmap::segment_train::{SegmentTrain, TrainShape, TxSource};
 use crate::wire::ddp::{UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_TERMINATE};
 use crate::wire::terminate::Terminate;
-
-/// Source of a ULPDU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::rdmap) enum TxSource {
-    Terminate,
-    Requests,
-    Responses,
-}
 
 /// The next ULPDU to send, as [`Stream::next_tx`] selected it. Valid as
 /// long as nothing else is done with the stream.
