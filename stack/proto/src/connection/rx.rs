@@ -138,7 +138,7 @@ impl<E: Env> Connection<E> {
                     if is_rtr {
                         UlpduOutcome::Continue
                     } else {
-                        qp.on_ulpdu(verbs, ulpdu.bytes, &mut sinks)
+                        qp.on_ulpdu_in_run(verbs, ulpdu.bytes, &mut sinks)
                     }
                 }
                 // RFC 9293 section 3.10.7.4: a receiver need not accept all data of a segment.

@@ -142,7 +142,7 @@ impl<E: Env> Connection<E> {
                         && let Ok(Some((ulpdu, len))) = fpdu::parse(left, crc)
                     {
                         left = &left[len..];
-                        outcome = qp.on_ulpdu(verbs, ulpdu, &mut sinks);
+                        outcome = qp.on_ulpdu_in_run(verbs, ulpdu, &mut sinks);
                     }
                     bytes.start += whole.len() - left.len();
                 }

@@ -127,6 +127,7 @@ impl StartupState {
 
     /// Changes the state by the transition table. Returns false if the table has no entry for
     /// `event`.
+    #[must_use]
     pub(crate) fn transition(&mut self, event: StartupEvent) -> bool {
         let Some(next) = self.after(event) else { return false };
         *self = next;
@@ -144,7 +145,8 @@ impl StartupState {
     pub(crate) fn on_fpdu(&mut self) -> bool {
         let may_be_rtr = matches!(self, Self::AwaitRtr);
         if !self.may_send() {
-            self.transition(StartupEvent::Fpdu);
+            let applies = self.transition(StartupEvent::Fpdu);
+            debug_assert!(applies, "{self:?} has no FPDUs");
         }
         may_be_rtr
     }

@@ -38,6 +38,7 @@ impl TrainShape {
 
 /// Train of DDP segments, in the order in which they are sent. Valid within the pass.
 #[derive(Debug)]
+#[must_use = "the stream counts its segments as built in `end_train`"]
 pub struct SegmentTrain {
     pub(super) source: TxSource,
     header: [u8; UNTAGGED_LEN],

@@ -109,6 +109,7 @@ impl Qp {
 
     /// Changes the state by the transition table. Returns false if the table has no entry for
     /// `event`.
+    #[must_use]
     pub(crate) fn transition(&mut self, event: QpEvent) -> bool {
         let Some(next) = self.state.after(event) else { return false };
         self.state = next;

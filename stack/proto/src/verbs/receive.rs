@@ -14,7 +14,8 @@ use crate::wire::rdmap::SegmentControl;
 use crate::wire::terminate::Terminate;
 
 /// Result of a ULPDU for its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the connection ends with the stream"]
 pub(crate) enum UlpduOutcome {
     /// The stream continues.
     Continue,
@@ -28,7 +29,7 @@ impl Qp {
     /// Passes a verified ULPDU to the stream and reports the result. `sinks` are those of the
     /// ULPDUs before it in the same pass.
     #[inline(always)]
-    pub(crate) fn on_ulpdu<M: Memory, C: Completions>(
+    pub(crate) fn on_ulpdu_in_run<M: Memory, C: Completions>(
         &mut self,
         verbs: &mut Verbs<M, C>,
         ulpdu: &[u8],

@@ -11,6 +11,7 @@ use crate::wire::terminate::Terminate;
 /// The next ULPDU to send, as [`Stream::next_tx`] selected it. Valid as
 /// long as nothing else is done with the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
 pub struct NextTx {
     source: TxSource,
     /// Its length in bytes with unlimited capacity.
