@@ -80,7 +80,7 @@
 //! | DCTCP | RFC 8257 | `tcp::congestion::dctcp` |
 //! | ECN: ECT, CE, ECE, CWR | RFC 3168 section 6.1 | `tcp::ecn` |
 //! | pacing | | `tcp::tx::pacing` |
-//! | sender SWS avoidance | RFC 9293 section 3.8.6.2.1 | `tcp::tx::transmit_plan` |
+//! | sender SWS avoidance, no Nagle | RFC 9293 section 3.8.6.2.1 | `tcp::tx::transmit_plan` |
 //! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timer` |
 //! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timer` |
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |
@@ -132,6 +132,7 @@
 //! | segmentation of a message | RFC 5041 section 5.2 | [`rdmap::segment`] |
 //! | copy to and from registered memory | | [`ddp::memory`] |
 //! | memory window: binding, Invalidate | RFC 5040 section 4, verbs | `ddp::regions::windows` |
+//! | STag invalidation | RFC 5040 section 5.3, RFC 5041 section 8.3 | [`ddp::regions`] |
 //! | queue number, MSN, MO | RFC 5041 sections 4.3, 7.1 | [`ddp::untagged`] |
 //! | out-of-order placement | RFC 5041 section 5.3 | `connection::rx_ooo`, [`mpa::deframer`] |
 //! | opcode, Read Request header | RFC 5040 section 4 | [`wire::rdmap`] |
@@ -156,7 +157,7 @@
 //! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `verbs::queue_pair` |
 //! | work completion | [`verbs::wc`] |
 //! | memory registration | [`ddp::regions`] |
-//! | arming (`ibv_req_notify_cq`), solicited event | [`verbs::wc`]; the runtime's `arm.rs` |
+//! | arming (`ibv_req_notify_cq`), solicited event | [`verbs::wc`]; `arm.rs` of ferrowarp-lockfree |
 //! | CQ overrun | `verbs::resources`, [`verbs::cm`] |
 //! | error state, flush | [`verbs::qp`], `verbs::queue_pair`, `verbs::qp_table` |
 //! | shared receive queue (SRQ) | `verbs::srq` |

@@ -108,6 +108,7 @@ impl RegionTable {
 
     /// Invalidates the STag for every later lookup, from any stream. The slot stays in use until
     /// [`RegionTable::release`]. True if the STag was valid.
+    #[doc(alias = "STag invalidation")]
     // req: DDP-197, RDMAP-323
     pub fn invalidate(&self, stag: Stag) -> bool {
         let slot = self.slot(stag);

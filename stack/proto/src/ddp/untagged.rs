@@ -60,6 +60,7 @@ pub enum UntaggedFault {
 /// Queue of untagged buffers in posting order, with the next MSN and MO expected. The buffers are
 /// read where the application has posted them ([`recv_queue`](crate::ddp::recv_queue)).
 #[derive(Debug)]
+#[doc(alias = "MSN")]
 pub struct BufferQueue {
     rq: RqConsumer,
     /// For [`BufferQueue::post`], unless the application posts itself.

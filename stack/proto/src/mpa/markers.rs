@@ -32,6 +32,7 @@ const FPDUPTR_BASE_IS_LENGTH: bool = true;
 /// Marker positions of one direction: a start sequence number and every [`MARKER_INTERVAL`] bytes
 /// from it, modulo 2^32, which is a multiple of the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "FPDUPTR")]
 pub struct Markers {
     start: Seq,
 }

@@ -250,6 +250,7 @@ pub fn accept(request: &Startup, offer: Offer, private_data: PrivateData) -> (St
         }
         enhanced
     });
+    // RFC 5044 section 7.1.1: the reply has the revision of the request.
     let reply = Startup {
         kind: FrameKind::Reply,
         markers: negotiated.markers_in,

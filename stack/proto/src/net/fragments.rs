@@ -90,7 +90,9 @@ impl Reassembler {
         packet: &Packet,
         part: &Fragment,
     ) -> FragmentOutcome {
+        // RFC 8200 section 4.5: a packet that is not complete in time is discarded.
         self.drop_expired(now);
+        // RFC 791, RFC 8200 section 4.5: fragments of one packet agree in these fields.
         let key = Key {
             src: packet.src,
             dst: packet.dst,
@@ -110,6 +112,7 @@ impl Reassembler {
             return reassemble(header, &[fragment], has_ce(packet))
                 .map_or(FragmentOutcome::Rejected, FragmentOutcome::Complete);
         }
+        // RFC 8200 section 4.5: the first fragment to arrive starts the reassembly timer.
         let at = match self.queues.iter().position(|partial| partial.key == key) {
             Some(at) => at,
             None => self.create_queue(now, key),
@@ -119,6 +122,7 @@ impl Reassembler {
         if partial.rejected {
             return FragmentOutcome::Rejected;
         }
+        // RFC 5722 section 4: an overlap discards the packet, and its later fragments.
         match partial.insert(frame.head(), packet, part, bytes) {
             InsertOutcome::Duplicate => return FragmentOutcome::Buffered,
             InsertOutcome::Conflict => {
@@ -131,6 +135,8 @@ impl Reassembler {
             self.evict(&key);
             return FragmentOutcome::Buffered;
         }
+        // RFC 8200 section 4.5: the header of the first fragment, without a fragment header, and
+        // the data of all.
         let partial = self.queues.remove(at);
         self.bytes -= partial.cost();
         match partial.reassemble() {

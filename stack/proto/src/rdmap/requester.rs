@@ -38,6 +38,7 @@ pub use posted::Admission;
 
 /// Requester of a stream.
 #[derive(Debug)]
+#[doc(alias = "ORD")]
 pub struct Requester {
     sq: SqConsumer,
     /// Posts to the queue, unless the application does.
@@ -252,6 +253,7 @@ impl Requester {
         version: Version,
         out: &mut [u8],
     ) -> Result<usize, MemoryFault> {
+        // RFC 5040 section 5.5: requests are sent in the order in which they were posted.
         let Some(entry) = self.entries.unbuilt_mut() else { return Ok(0) };
         let wqe = entry.wqe(&self.sq);
         let chunk = Chunk { offset: self.offset, remaining: u64::from(entry.len) - self.offset };
@@ -280,6 +282,7 @@ impl Requester {
         };
         let segment = match segment {
             Ok(segment) => segment,
+            // RFC 5040 section 7.1: an error of local memory ends the stream.
             Err(fault) => {
                 entry.progress = Progress::Failed;
                 return Err(fault);

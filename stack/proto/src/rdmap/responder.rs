@@ -48,6 +48,7 @@ pub struct ResponseFault {
 
 /// IRD queue: the requests to be served, at most IRD.
 #[derive(Debug)]
+#[doc(alias = "IRD")]
 pub struct Responder {
     /// Allocated with the first request: most streams never see one.
     pending: VecDeque<PendingResponse>,
@@ -190,6 +191,7 @@ impl Responder {
         if len > 0 {
             let at = request.source_to + u64::from(*answered);
             let stag = request.source_stag;
+            // Resolved for each segment: the source may have been revoked since the last one.
             // req: RDMAP-074, RDMAP-342
             let body = &mut out[TAGGED_LEN..TAGGED_LEN + len as usize];
             match memory.regions().resolve(stag, scope, Access::REMOTE_READ, at, body.len()) {

@@ -126,6 +126,7 @@ impl Startup {
         }
         let private_data =
             PrivateData::try_from(data).map_err(|_| StartupError::PrivateDataTooLong)?;
+        // RFC 5044 section 7.1.1: M, C and R; RFC 6581 section 9: Rev and S.
         let frame = Self {
             kind,
             markers: flags & FLAG_MARKERS != 0,

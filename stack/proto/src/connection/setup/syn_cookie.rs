@@ -49,6 +49,7 @@ pub(crate) struct VerifiedCookie {
 }
 
 /// Generates and verifies SYN cookies.
+#[doc(alias = "SYN cookie")]
 pub(crate) struct SynCookies {
     secret: Secret,
 }

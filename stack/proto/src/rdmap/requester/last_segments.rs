@@ -31,6 +31,7 @@ impl Requester {
         let mut begin = |wqe: &Wqe<'_>, offset: u64, len: usize| {
             let (out, body) = buffer(TAGGED_LEN + len)?.split_first_chunk_mut::<TAGGED_LEN>()?;
             let header = segment::write_header(version, offset, wqe.stag(), wqe.remote());
+            // RFC 5041 section 4.1: the last segment of a message has the L flag.
             // req: DDP-103
             let header = Tagged { last: true, ..header };
             // req: RDMAP-019, RDMAP-133
@@ -90,6 +91,7 @@ impl Requester {
         let mut source = LastRegion::NONE;
         let mut count = 0;
         while let Some(entry) = self.entries.unbuilt_after_mut(count) {
+            // Of the first request the rest, of the others all.
             let Ok(len) = usize::try_from(u64::from(entry.len) - self.offset) else { break };
             if entry.progress != Progress::Queued || !entry.control.is_plain_send() || len == 0 {
                 break;
@@ -103,11 +105,13 @@ impl Requester {
             let Some(range) = range else { break };
             let Some(out) = buffer(UNTAGGED_LEN + len) else { break };
             let (header, body) = out.split_at_mut(UNTAGGED_LEN);
+            // RFC 5041 section 4.1: the L flag; RFC 5040 section 5.3: the queue of Sends.
             // req: RDMAP-168
             let header_of = segment::send_header(version, &wqe, self.offset, self.send_msn.0);
             Untagged { last: true, ..header_of }.emit(version, header);
             memory.fetch(range, body);
             entry.progress = Progress::Built;
+            // RFC 5041 section 4.3: the next message of the queue has the next MSN.
             // req: DDP-081, DDP-083, RDMAP-021
             self.send_msn += 1;
             self.offset = 0;

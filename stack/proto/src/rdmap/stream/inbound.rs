@@ -134,6 +134,7 @@ impl Stream {
         header: &[u8; UNTAGGED_LEN],
         sinks: &mut LastSinks,
     ) -> Placement {
+        // RFC 5041 section 4.1: the segment with the L flag completes the message.
         let run = &mut sinks.message;
         if run.kind() == RunKind::Send {
             let placed = run.place_last_of_send(memory, ulpdu);
@@ -144,6 +145,7 @@ impl Stream {
         sinks.message = SegmentRun::NONE;
         let header = Untagged::from_bytes(header);
         let payload = &ulpdu[UNTAGGED_LEN..];
+        // RFC 5040 section 5.3: Sends use queue 0.
         if header.qn != QN_SEND || payload.is_empty() {
             return refused(Header::Untagged(header), SEND);
         }
