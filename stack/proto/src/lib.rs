@@ -157,7 +157,7 @@
 //! | work request, queue pair | [`verbs::wr`], [`verbs::qp`], `verbs::queue_pair` |
 //! | work completion | [`verbs::wc`] |
 //! | memory registration | [`ddp::regions`] |
-//! | arming (`ibv_req_notify_cq`), solicited event | [`verbs::wc`]; `arm.rs` of ferrowarp-lockfree |
+//! | arming (`ibv_req_notify_cq`), solicited event | [`verbs::wc`]; lockfree's `arm.rs` |
 //! | CQ overrun | `verbs::resources`, [`verbs::cm`] |
 //! | error state, flush | [`verbs::qp`], `verbs::queue_pair`, `verbs::qp_table` |
 //! | shared receive queue (SRQ) | `verbs::srq` |

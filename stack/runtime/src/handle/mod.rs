@@ -2,6 +2,9 @@
 //!
 //! A handle keeps its context open. Posting and polling work on rings; every other call locks a
 //! shard for a moment.
+//!
+//! The call that creates a handle is a method of its parent, `Context` or `Pd`, as in verbs. It
+//! stands in the file of the handle, next to the state that it makes.
 
 #[cfg(feature = "tokio")]
 pub mod asynchronous;

@@ -3,8 +3,8 @@
 //! The two control bytes decide what becomes of a ULPDU ([`SegmentControl`]). Segments of Writes,
 //! Sends and Read Responses, valid and with reserved bits zero, are placed by `place_*_in_run`, and
 //! such Read Requests are queued by `queue_read_request`. They return any other with its header
-//! parsed, for [`Stream::process`] to check in full and to name the fault. (A Write is refused for a
-//! fault alone, which ends the stream.)
+//! parsed, for [`Stream::process`] to check in full and to name the fault. (A Write is refused for
+//! a fault alone, which ends the stream.)
 //!
 //! [`SegmentControl`]: crate::wire::rdmap::SegmentControl
 
