@@ -9,13 +9,17 @@ use crate::connection::context::{Context, Env, Retained, Rx};
 use crate::connection::phase::Phase;
 use crate::connection::schedule::BURST_LEN;
 use crate::connection::segment_frame::PortFrame;
+use crate::ddp::memory::Memory;
 use crate::device::RxFrame;
 use crate::mpa::fpdu;
 use crate::mpa::stream_bytes::StreamBytes;
 use crate::rdmap::stream::LastSinks;
 use crate::tcp::{Tcb, TrainPayload};
 use crate::time::Instant;
+use crate::verbs::queue_pair::Qp;
 use crate::verbs::receive::UlpduOutcome;
+use crate::verbs::resources::Verbs;
+use crate::verbs::wc::Completions;
 use crate::wire::tcp::{Flags, PlainSegment, Segment};
 
 /// Ends of the payload in the frames of a train after the first.
@@ -49,6 +53,26 @@ fn find_train<E: Env>(
         seq += len;
     }
     payload
+}
+
+/// Takes the complete FPDUs from the start of `bytes` and passes them to `qp`. Returns the outcome
+/// of the last one.
+#[inline(always)]
+fn on_whole_fpdus<M: Memory, C: Completions>(
+    qp: &mut Qp,
+    verbs: &mut Verbs<M, C>,
+    bytes: &mut &[u8],
+    crc: bool,
+    sinks: &mut LastSinks,
+) -> UlpduOutcome {
+    while let Ok(Some((ulpdu, len))) = fpdu::parse(bytes, crc) {
+        *bytes = &bytes[len..];
+        let outcome = qp.on_ulpdu_in_run(verbs, ulpdu, sinks);
+        if outcome != UlpduOutcome::Continue {
+            return outcome;
+        }
+    }
+    UlpduOutcome::Continue
 }
 
 impl<E: Env> Connection<E> {
@@ -136,15 +160,10 @@ impl<E: Env> Connection<E> {
                 let mut bytes = start.into()..end.into();
                 let mut outcome = UlpduOutcome::Continue;
                 if let Some(qp) = &mut qp {
-                    let whole = frame.head().get(bytes.clone()).unwrap_or_default();
-                    let mut left = whole;
-                    while outcome == UlpduOutcome::Continue
-                        && let Ok(Some((ulpdu, len))) = fpdu::parse(left, crc)
-                    {
-                        left = &left[len..];
-                        outcome = qp.on_ulpdu_in_run(verbs, ulpdu, &mut sinks);
-                    }
-                    bytes.start += whole.len() - left.len();
+                    // A plain segment lies in the head of its frame.
+                    let mut rest = frame.head().get(bytes.clone()).unwrap_or_default();
+                    outcome = on_whole_fpdus(qp, verbs, &mut rest, crc, &mut sinks);
+                    bytes.start = bytes.end - rest.len();
                 }
                 if outcome != UlpduOutcome::Continue || !bytes.is_empty() {
                     break (bytes, outcome);
