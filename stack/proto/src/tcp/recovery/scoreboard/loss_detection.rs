@@ -204,45 +204,47 @@ impl<T: Clone> Scoreboard<T> {
     /// that every outstanding retransmission is in the queue.
     #[cfg(test)]
     pub(in crate::tcp) fn check(&self, by_rack: bool) {
-        let sum = |mark| -> u32 { self.records.iter().filter(|r| r.is(mark)).map(|r| r.len).sum() };
-        assert_eq!(sum(SACKED), self.sacked);
-        assert_eq!(sum(LOST), self.lost);
-        assert_eq!(sum(RETRANS_IN_FLIGHT), self.retrans_out);
-        let sacked = self.records.iter().filter(|r| r.is(SACKED)).count();
-        assert_eq!(sacked, self.sacked_count as usize);
-        let marked = |record: &super::Record<T>, marks| record.marks & marks == marks;
-        assert!(self.records.iter().all(|r| !marked(r, SACKED | LOST)));
-        assert!(
-            self.records
-                .iter()
-                .all(|r| !r.is(RETRANS_IN_FLIGHT) || marked(r, LOST | RETRANSMITTED))
-        );
-        assert!(self.records.iter().all(|r| r.len > 0));
+        let live: std::collections::BTreeSet<usize> =
+            self.retransmissions.iter().filter_map(|&entry| self.record_of(entry)).collect();
+        let (mut sacked, mut lost, mut retrans_out, mut sacked_count) = (0, 0, 0, 0);
+        let mut end = None;
+        // Index behind the records that a run of SACKed ones steps over.
+        let mut run_end = 0;
         for (index, record) in self.records.iter().enumerate() {
-            let mut run = self.records.range(index..).take(record.sacked_run.into());
-            assert!(run.all(|r| r.is(SACKED)), "stepped over and not SACKed");
+            let seq = record.seq;
+            let marked = |marks| record.marks & marks == marks;
+            let counted = |mark| if record.is(mark) { record.len } else { 0 };
+            sacked += counted(SACKED);
+            lost += counted(LOST);
+            retrans_out += counted(RETRANS_IN_FLIGHT);
+            sacked_count += u32::from(record.is(SACKED));
+            assert!(record.len > 0);
+            assert!(end.is_none_or(|end| end == seq), "a gap before {seq:?}");
+            end = Some(record.end());
+            assert!(!marked(SACKED | LOST));
+            assert!(!record.is(RETRANS_IN_FLIGHT) || marked(LOST | RETRANSMITTED));
+            run_end = run_end.max(index + usize::from(record.sacked_run));
+            assert!(index >= run_end || record.is(SACKED), "{seq:?} stepped over and not SACKed");
+            assert!(
+                record.end() > self.loss_cursor || record.is(SACKED | LOST | RETRANSMITTED),
+                "{seq:?} passed over by the cursor"
+            );
+            assert!(
+                record.end() > self.retransmit_cursor
+                    || !record.awaits_retransmit()
+                    || self.lost_again.contains(&seq),
+                "{seq:?} lost and passed over"
+            );
+            assert!(
+                !by_rack || !record.is_retrans_outstanding() || live.contains(&index),
+                "{seq:?} is not tracked"
+            );
         }
-        let ends = self.records.iter().zip(self.records.iter().skip(1));
-        assert!(ends.into_iter().all(|(a, b)| a.end() == b.seq));
-        let mut below = self.records.iter().take_while(|r| r.end() <= self.loss_cursor);
-        assert!(below.all(|r| r.is(SACKED | LOST | RETRANSMITTED)), "passed over by the cursor");
-        let mut below = self.records.iter().take_while(|r| r.end() <= self.retransmit_cursor);
-        assert!(
-            below.all(|r| !r.awaits_retransmit() || self.lost_again.contains(&r.seq)),
-            "lost and passed over"
-        );
+        let counters = (self.sacked, self.lost, self.retrans_out, self.sacked_count);
+        assert_eq!((sacked, lost, retrans_out, sacked_count), counters);
         assert!(self.lost_again.iter().zip(self.lost_again.iter().skip(1)).all(|(a, b)| a < b));
         assert!(self.lost_again.len() <= self.records.len());
         let times = self.retransmissions.iter().zip(self.retransmissions.iter().skip(1));
         assert!(times.into_iter().all(|(a, b)| a.sent_at <= b.sent_at));
-        if by_rack {
-            let live: Vec<usize> =
-                self.retransmissions.iter().filter_map(|&e| self.record_of(e)).collect();
-            let retransmissions =
-                self.records.iter().enumerate().filter(|(_, r)| r.is_retrans_outstanding());
-            for (index, record) in retransmissions {
-                assert!(live.contains(&index), "{:?} is not tracked", record.seq);
-            }
-        }
     }
 }
