@@ -118,7 +118,7 @@ impl Network {
     /// Runs server and client; returns the client's output. The server is killed after that.
     pub(crate) fn run(&self, pair: &Pair, seconds: f64) -> Result<String> {
         let mut server = self.command(0, &pair.program);
-        server.args(&pair.server).envs(pair.environment.iter().copied());
+        server.args(&pair.server).envs(pair.environment.clone());
         let log = self.dir.path().join("server.log");
         let server = Running::start(&mut server, log.clone())
             .with_context(|| format!("cannot start {}", pair.program))?;
@@ -126,7 +126,7 @@ impl Network {
         await_listener(server.id(), pair.port)
             .with_context(|| format!("the server: {}", last_line(&said())))?;
         let mut client = self.command(1, &pair.program);
-        client.args(&pair.client).envs(pair.environment.iter().copied());
+        client.args(&pair.client).envs(pair.environment.clone());
         let client = Running::start(&mut client, self.dir.path().join("client.log"))?;
         let limit = RUN_TIMEOUT_MARGIN + Duration::from_secs_f64(seconds);
         let result = client.finish(limit)?;
@@ -179,7 +179,7 @@ pub(crate) struct Pair {
     program: String,
     server: Vec<String>,
     client: Vec<String>,
-    pub(crate) environment: Vec<(&'static str, &'static str)>,
+    pub(crate) environment: Vec<(&'static str, String)>,
     /// Port on which the server listens.
     port: u16,
 }

@@ -143,9 +143,10 @@ fn ucx_perftest(program: Program, network: &Network, test: Test, seconds: f64) -
         );
         let mut pair = Pair::new("ucx_perftest", "", &client, 13337);
         pair.environment = vec![
-            ("UCX_TLS", transports),
-            ("UCX_NET_DEVICES", network.interfaces[0]),
-            ("UCX_LOG_LEVEL", "error"),
+            ("UCX_TLS", transports.to_owned()),
+            // Each end takes the one it has.
+            ("UCX_NET_DEVICES", network.interfaces.join(",")),
+            ("UCX_LOG_LEVEL", "error".to_owned()),
         ];
         network.run(&pair, seconds)
     };
