@@ -87,8 +87,6 @@ pub struct EnginePair {
     posted: u64,
     completed: u64,
     transfer: Transfer,
-    source_polls: u64,
-    sink_polls: u64,
 }
 
 impl EnginePair {
@@ -108,8 +106,6 @@ impl EnginePair {
             posted: 0,
             completed: 0,
             transfer: Transfer::Write,
-            source_polls: 0,
-            sink_polls: 0,
         };
         pair.establish();
         pair
@@ -158,7 +154,7 @@ impl EnginePair {
             self.transfer(Transfer::Write, 1);
         }
         self.transfer = transfer;
-        let before = (self.completed, self.frames());
+        let before = self.counts();
         let target = self.posted + count;
         let mut last_progress = self.now;
         while self.completed < target || self.source.engine.device().frames_in_use() > 0 {
@@ -169,20 +165,13 @@ impl EnginePair {
             }
             assert!(self.now.since(last_progress) < 10 * SECOND, "no more progress");
         }
-        let ((messages, (segments, acks)), (messages_now, (segments_now, acks_now))) =
-            (before, (self.completed, self.frames()));
-        TransferCounts {
-            messages: messages_now - messages,
-            segments: segments_now - segments,
-            acks: acks_now - acks,
-        }
+        self.counts().since(before)
     }
 
     /// One step of the source: posts, drives the engine, polls completions. Not inlined, so that a
     /// profile separates the two ends.
     #[inline(never)]
     fn poll_source(&mut self, target: u64) -> bool {
-        self.source_polls += 1;
         let posts = self.transfer != Transfer::Read;
         if posts {
             self.post_up_to(target);
@@ -195,7 +184,6 @@ impl EnginePair {
     /// One step of the sink, which posts Reads alone.
     #[inline(never)]
     fn poll_sink(&mut self, target: u64) -> bool {
-        self.sink_polls += 1;
         let posts = self.transfer == Transfer::Read;
         if posts {
             self.post_up_to(target);
@@ -251,9 +239,10 @@ impl EnginePair {
         self.posted += 1;
     }
 
-    fn frames(&self) -> (u64, u64) {
-        let of = |end: &Endpoint| end.engine.counters().frames_out;
-        (of(&self.source), of(&self.sink))
+    fn counts(&self) -> TransferCounts {
+        let [segments, acks] =
+            [&self.source, &self.sink].map(|end| end.engine.counters().frames_out);
+        TransferCounts { segments, acks }
     }
 
     /// True if the bytes written to the sink so far equal those of the source.

@@ -67,72 +67,22 @@ pub fn range_of_vec<T>(elements: &Vec<T>) -> Range<usize> {
 pub fn announce(ignored: &[Range<usize>]) -> std::io::Result<()> {
     let local = 0_u8;
     let stack = range_of(&local).start;
-    let mut ranges = ignored.to_vec();
-    ranges.push(range_of(&WORDS));
-    ranges.push(stack - STACK_BYTES..stack + STACK_BYTES);
-    let program = std::env::current_exe()?;
-    let mut image = None;
-    for line in fs::read_to_string("/proc/self/maps")?.lines() {
-        let Some((range, access, path)) = mapping(line) else { continue };
-        if !access.contains('w') {
-            ranges.push(range.clone());
-        }
-        if image.is_none() && program.as_os_str() == path {
-            image = Some(range.start);
-        }
-    }
+    let own = [range_of(&WORDS), stack - STACK_BYTES..stack + STACK_BYTES];
     let mut text = String::new();
     for word in &WORDS {
         text += &format!("mark {:x}\n", range_of(word).start);
     }
-    for Range { start, end } in merged(ranges) {
-        text += &format!("ignore {start:x} {end:x}\n");
+    for Range { start, end } in ignored.iter().chain(&own) {
+        text += &format!("ignore {start:x}-{end:x}\n");
     }
-    text += &format!("image {:x}\n", image.unwrap_or_default());
+    // proc_pid_maps(5): address range, permissions, and last the path.
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let mappings = || maps.lines().filter_map(|line| line.split_once(' '));
+    for (range, _) in mappings().filter(|(_, rest)| !rest.starts_with("rw")) {
+        text += &format!("ignore {range}\n");
+    }
+    let program = std::env::current_exe()?;
+    let image = mappings().find(|(_, rest)| rest.ends_with(&*program.to_string_lossy()));
+    text.extend(image.map(|(range, _)| format!("image {range}\n")));
     std::io::stderr().lock().write_all(text.as_bytes())
-}
-
-/// Sorts ranges and merges those that overlap or have no more than the allocator's own bytes in
-/// between.
-fn merged(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
-    const GAP_MAX: usize = 16;
-    ranges.sort_by_key(|range| range.start);
-    let mut merged: Vec<Range<usize>> = Vec::new();
-    for range in ranges {
-        match merged.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(GAP_MAX) => {
-                last.end = last.end.max(range.end);
-            }
-            _ => merged.push(range),
-        }
-    }
-    merged
-}
-
-/// Parses a line of `/proc/PID/maps` (proc_pid_maps(5)): addresses, permissions, path.
-fn mapping(line: &str) -> Option<(Range<usize>, &str, &str)> {
-    let mut columns = line.split_ascii_whitespace();
-    let (start, end) = columns.next()?.split_once('-')?;
-    let address = |text| usize::from_str_radix(text, 16).ok();
-    Some((address(start)?..address(end)?, columns.next()?, columns.nth(3).unwrap_or_default()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mapping_is_parsed_with_and_without_a_path() {
-        let line = "00108000-0014a000 r-xp 00000000 08:01 393   /bin/x";
-        assert_eq!(mapping(line), Some((0x10_8000..0x14_a000, "r-xp", "/bin/x")));
-        let anonymous = "7f00-7f10 rw-p 00000000 00:00 0 ";
-        assert_eq!(mapping(anonymous), Some((0x7f00..0x7f10, "rw-p", "")));
-        assert_eq!(mapping("hello"), None);
-    }
-
-    #[test]
-    fn close_and_overlapping_ranges_are_merged() {
-        let ranges = vec![200..300, 10..40, 56..60, 20..30, 301..310, 1000..1001];
-        assert_eq!(merged(ranges), [10..60, 200..310, 1000..1001]);
-    }
 }

@@ -117,15 +117,15 @@ impl VerbsPair {
     /// Writes `count` messages, until all have completed: those of the last segments may be under
     /// way.
     pub fn write(&mut self, count: u64) -> TransferCounts {
-        let before = (self.completed, self.source.frames.sent(), self.sink.frames.sent());
+        let before = self.counts();
         let target = self.posted + count;
         self.to_post = (0..self.workload.qps).collect();
         self.poll_until(target, |pair| pair.completed == target);
-        TransferCounts {
-            messages: self.completed - before.0,
-            segments: self.source.frames.sent() - before.1,
-            acks: self.sink.frames.sent() - before.2,
-        }
+        self.counts().since(before)
+    }
+
+    fn counts(&self) -> TransferCounts {
+        TransferCounts { segments: self.source.frames.sent(), acks: self.sink.frames.sent() }
     }
 
     /// Polls the source `count` times while there is nothing to do.

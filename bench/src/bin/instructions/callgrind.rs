@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 /// Layer of payload copies: the accesses to the harness's registered memory.
 pub(crate) const COPY: &str = "copy";
@@ -40,6 +40,10 @@ const LAYERS: [(&str, &str); 9] = [
 /// Options of callgrind for a file that [`Profile::parse`] reads.
 pub(crate) const OPTIONS: [&str; 3] = ["--tool=callgrind", "--dump-instr=yes", "--compress-pos=no"];
 
+/// Functions of the two ends, which call all that is counted, and the names of their sums.
+const ENDS: [(&str, &str); 2] =
+    [("::poll_source", "source with its application"), ("::poll_sink", "sink")];
+
 /// Prefixes of functions of the C library that count for their caller.
 const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
 
@@ -47,47 +51,43 @@ const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_me
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Profile {
     pub(crate) total: f64,
-    /// By layer; `other` for instructions without one.
-    pub(crate) layers: BTreeMap<String, f64>,
-    /// Inclusive counts of the requested functions, in their order.
-    pub(crate) inclusive: Vec<f64>,
+    /// By layer, `other` for instructions without one; and by end, with all that it calls.
+    pub(crate) sums: BTreeMap<String, f64>,
 }
 
 impl Profile {
-    /// Parses a callgrind file made with [`OPTIONS`]. `functions` are parts of the names of
-    /// functions to report the inclusive cost of; none of them may be recursive.
-    pub(crate) fn parse(text: &str, functions: &[&str]) -> Result<Self> {
-        let inclusive = vec![0.0; functions.len()];
-        let mut reader = Reader { functions, inclusive, ..Reader::default() };
+    /// Parses a callgrind file made with [`OPTIONS`].
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let mut reader = Reader::default();
         for (number, line) in text.lines().enumerate() {
             reader.line(line).with_context(|| format!("line {}: {line}", number + 1))?;
         }
-        if reader.total == 0.0 {
-            bail!("no costs found: is this a callgrind file of instructions?");
-        }
+        ensure!(reader.profile.total > 0.0, "no costs: is this a callgrind file of instructions?");
         Ok(reader.profile())
     }
 
     /// Returns the mean cost of a message: the difference of `self` and `fewer`, over `count`.
     pub(crate) fn per_message(&self, fewer: &Self, count: u64) -> Self {
         let mean = |more: f64, less: f64| (more - less) / count as f64;
-        let layer = |(name, sum): (&String, &f64)| (name.clone(), mean(*sum, fewer.layer(name)));
-        let inclusive = self.inclusive.iter().zip(&fewer.inclusive);
+        let mean_sum = |(name, sum): (&String, &f64)| (name.clone(), mean(*sum, fewer.sum(name)));
         Self {
             total: mean(self.total, fewer.total),
-            layers: self.layers.iter().map(layer).collect(),
-            inclusive: inclusive.map(|(more, less)| mean(*more, *less)).collect(),
+            sums: self.sums.iter().map(mean_sum).collect(),
         }
     }
 
-    /// Returns the cost of a layer; 0 if it has none.
-    pub(crate) fn layer(&self, name: &str) -> f64 {
-        self.layers.get(name).copied().unwrap_or(0.0)
+    /// Returns the cost of a layer or an end; 0 if it has none.
+    pub(crate) fn sum(&self, name: &str) -> f64 {
+        self.sums.get(name).copied().unwrap_or(0.0)
+    }
+
+    fn add(&mut self, name: &str, cost: f64) {
+        *self.sums.entry(name.to_owned()).or_default() += cost;
     }
 
     /// Returns the cost of the stack itself: without copies, CRC, checksum and harness.
     pub(crate) fn stack(&self) -> f64 {
-        [COPY, CRC, CHECKSUM, HARNESS].iter().fold(self.total, |rest, name| rest - self.layer(name))
+        [COPY, CRC, CHECKSUM, HARNESS].iter().fold(self.total, |rest, name| rest - self.sum(name))
     }
 }
 
@@ -102,10 +102,9 @@ struct InstructionCost<'a> {
 
 #[derive(Default)]
 struct Reader<'a> {
-    functions: &'a [&'a str],
-    total: f64,
-    inclusive: Vec<f64>,
-    names: HashMap<(char, u32), &'a str>,
+    profile: Profile,
+    /// By kind and number.
+    names: HashMap<(char, &'a str), &'a str>,
     /// By function, in the order of the file.
     instructions: BTreeMap<&'a str, Vec<InstructionCost<'a>>>,
     /// Functions without a name that call a copy function.
@@ -138,14 +137,11 @@ impl<'a> Reader<'a> {
 
     /// Resolves a name, which is defined once as `(number) name`, then referenced by number.
     fn name(&mut self, kind: char, value: &'a str) -> Result<&'a str> {
-        let Some((number, name)) = value.strip_prefix('(').and_then(|v| v.split_once(')')) else {
-            return Ok(value);
-        };
-        let key = (kind, number.parse()?);
+        let (number, name) = value.split_once(')').context("no number of a name")?;
         if !name.is_empty() {
-            self.names.insert(key, name.trim_start());
+            self.names.insert((kind, number), name.trim_start());
         }
-        self.names.get(&key).copied().context("an undefined name")
+        self.names.get(&(kind, number)).copied().context("an undefined name")
     }
 
     /// Reads a line of address, source line and cost.
@@ -156,16 +152,14 @@ impl<'a> Reader<'a> {
         let cost: f64 = fields.nth(1).context("no cost")?.parse()?;
         let callee = std::mem::take(&mut self.in_call).then_some(self.callee);
         if let Some(callee) = callee {
-            for (wanted, sum) in self.functions.iter().zip(&mut self.inclusive) {
-                if callee.contains(wanted) {
-                    *sum += cost;
-                }
+            if let Some((_, end)) = ENDS.iter().find(|(name, _)| callee.contains(name)) {
+                self.profile.add(end, cost);
             }
             if self.function.starts_with("0x") && is_libc_memory_function(callee) {
                 self.stubs.insert(self.function);
             }
         } else {
-            self.total += cost;
+            self.profile.total += cost;
         }
         let instruction = InstructionCost { address, layer: layer_of(self.file), cost, callee };
         self.instructions.entry(self.function).or_default().push(instruction);
@@ -180,7 +174,6 @@ impl<'a> Reader<'a> {
     /// Sums by layer. A line without one counts for that of the instruction at the next lower
     /// address: callgrind does not write the lines of a function in the same order in every run.
     fn profile(mut self) -> Profile {
-        let mut layers: BTreeMap<String, f64> = BTreeMap::new();
         for (function, mut instructions) in std::mem::take(&mut self.instructions) {
             if self.counts_for_callers(function) {
                 continue;
@@ -196,10 +189,10 @@ impl<'a> Reader<'a> {
             for InstructionCost { layer, cost, .. } in instructions {
                 preceding = layer.or(preceding);
                 let layer = only.or(preceding).unwrap_or("other");
-                *layers.entry(layer.to_owned()).or_default() += cost;
+                self.profile.add(layer, cost);
             }
         }
-        Profile { total: self.total, layers, inclusive: self.inclusive }
+        self.profile
     }
 }
 
@@ -288,29 +281,26 @@ calls=1 0x700 40
 
     #[test]
     fn costs_are_attributed_by_address_and_libc_copies_to_caller() {
-        let profile = Profile::parse(TEXT, &["poll_source", "poll_sink"]).unwrap();
-        assert_eq!(profile.total, 159.0);
-        assert_eq!(profile.inclusive, [155.0, 0.0]);
-        let layers = [(COPY, 3.0), (CRC, 100.0), ("engine", 37.0), (HARNESS, 10.0), ("tcp", 9.0)];
-        let expected: BTreeMap<_, _> = layers.map(|(name, sum)| (name.to_owned(), sum)).into();
-        assert_eq!(profile.layers, expected);
+        let profile = Profile::parse(TEXT).unwrap();
+        let sums = [(COPY, 3.0), (CRC, 100.0), ("engine", 37.0), (HARNESS, 10.0), ("tcp", 9.0)];
+        let expected = sums.into_iter().chain([("source with its application", 155.0)]);
+        let expected: BTreeMap<_, _> = expected.map(|(name, sum)| (name.to_owned(), sum)).collect();
+        assert_eq!((profile.total, profile.sums), (159.0, expected));
     }
 
     #[test]
     fn per_message_cost_is_difference_of_two_runs() {
-        let fewer = Profile::parse(TEXT, &["poll_source"]).unwrap();
+        let fewer = Profile::parse(TEXT).unwrap();
         let mut more = fewer.clone();
         more.total += 50.0;
-        more.inclusive[0] += 20.0;
-        *more.layers.get_mut(CRC).unwrap() += 30.0;
+        more.add(CRC, 30.0);
         let cost = more.per_message(&fewer, 10);
-        assert_eq!((cost.total, cost.inclusive[0], cost.layer(CRC)), (5.0, 2.0, 3.0));
-        assert_eq!(cost.stack(), 2.0);
+        assert_eq!((cost.total, cost.sum(CRC), cost.stack()), (5.0, 3.0, 2.0));
     }
 
     #[test]
-    fn non_callgrind_text_is_rejected() {
-        assert!(Profile::parse("hello\n", &[]).is_err());
-        assert!(Profile::parse("fn=(7)\n", &[]).is_err());
+    fn text_that_is_not_callgrind_output_is_rejected() {
+        assert!(Profile::parse("hello\n").is_err());
+        assert!(Profile::parse("fn=(7)\n").is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! The workloads that are counted.
 
+use crate::measure::Program;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -7,14 +9,12 @@ pub(crate) struct Case {
     pub(crate) options: Vec<&'static str>,
     /// Messages of the shorter run; the longer has three times as many.
     pub(crate) count: u64,
-    /// The cost is per message, or per poll; otherwise per segment of the source.
-    pub(crate) per_write: bool,
-    /// The case of which this one is a variant with something more to do.
-    pub(crate) plain: Option<&'static str>,
-    /// Counted for the protocol core.
-    pub(crate) has_core: bool,
-    /// Counted from post to completion: the runtime has the settings as well.
-    pub(crate) has_verbs: bool,
+    /// Unit of the cost: [`SEGMENT`] of the source, or a message, whatever it is called.
+    pub(crate) unit: &'static str,
+    /// Another case with something more to do.
+    pub(crate) is_variant: bool,
+    /// Programs that run it: each lacks some of the settings.
+    pub(crate) programs: &'static [Program],
     /// Outstanding messages of each of many queue pairs, which take turns; the lines of a single
     /// one are counted per turn.
     pub(crate) turn: Option<u64>,
@@ -23,99 +23,7 @@ pub(crate) struct Case {
     pub(crate) traced: Option<[u64; 2]>,
 }
 
-impl Case {
-    /// Returns what the cost is of.
-    pub(crate) fn unit(&self) -> &'static str {
-        match (self.per_write, self.options.contains(&"--idle")) {
-            (_, true) => "poll",
-            (true, false) => "Write",
-            (false, false) => "segment",
-        }
-    }
-}
-
-/// Returns all cases: bulk, packed and single Writes, plain and with ECN, IPv6 or software
-/// checksums; for bulk alone Sends, Reads and a few links.
-pub(crate) fn all() -> Vec<Case> {
-    let bulk = Case {
-        name: "64 KiB, MTU 1500".to_owned(),
-        options: Vec::new(),
-        count: 60,
-        per_write: false,
-        plain: None,
-        has_core: true,
-        has_verbs: true,
-        turn: None,
-        traced: Some([4, 8]),
-    };
-    let variant = |suffix: &str, options: &[&'static str]| Case {
-        name: format!("{}, {suffix}", bulk.name),
-        options: options.to_vec(),
-        traced: None,
-        ..bulk.clone()
-    };
-    let transfers = [("Sends", "send"), ("Reads", "read")].map(|(suffix, transfer)| Case {
-        has_verbs: false,
-        ..variant(suffix, &["--transfer", transfer])
-    });
-    let links = [
-        Case { has_verbs: false, ..variant("no timestamps", &["--no-timestamps"]) },
-        variant("no CRC", &["--no-crc"]),
-        Case { name: "64 KiB, MTU 9000".to_owned(), count: 200, ..variant("", &["--mtu", "9000"]) },
-    ];
-    let small = |name: &str, depth, count, traced| Case {
-        name: name.to_owned(),
-        options: vec!["--size", "64", "--depth", depth],
-        count,
-        per_write: true,
-        traced: Some(traced),
-        ..bulk.clone()
-    };
-    let mains = [
-        (PLAIN[0], bulk.clone()),
-        (PLAIN[1], small(PLAIN[1], "128", 6000, [512, 2048])),
-        (PLAIN[2], small(PLAIN[2], "1", 2000, [50, 50])),
-    ];
-    let mut cases: Vec<Case> = mains.iter().map(|(_, case)| case.clone()).collect();
-    cases.push(Case {
-        name: format!("4 KiB, 4 outstanding, {QPS} queue pairs"),
-        options: vec!["--size", "4096", "--depth", "4", "--qps", QPS],
-        count: 1000,
-        has_core: false,
-        turn: Some(4),
-        traced: Some([1024, 1024]),
-        ..bulk.clone()
-    });
-    cases.extend([(IDLE_POLL, &["--idle"][..]), (CROWDED_POLL, &["--idle", "--crowded"])].map(
-        |(name, options)| Case {
-            name: name.to_owned(),
-            options: options.to_vec(),
-            count: 1000,
-            per_write: true,
-            plain: (name != IDLE_POLL).then_some(IDLE_POLL),
-            has_core: false,
-            traced: None,
-            ..bulk.clone()
-        },
-    ));
-    cases.extend(transfers);
-    cases.extend(links);
-    for (plain, case) in &mains {
-        for (suffix, option) in
-            [("ECN", "--ecn"), ("IPv6", "--ipv6"), ("checksums", "--software-checksums")]
-        {
-            let mut options = case.options.clone();
-            options.push(option);
-            let name = format!("{}, {suffix}", case.name);
-            cases.push(Case { name, options, plain: Some(plain), traced: None, ..case.clone() });
-        }
-    }
-    cases
-}
-
-/// Queue pairs of the case with many: enough that a line that belongs to one is touched by few
-/// trains.
-const QPS: &str = "64";
+pub(crate) const SEGMENT: &str = "segment";
 
 /// Name of the case of polls that find nothing to do.
 pub(crate) const IDLE_POLL: &str = "poll without work";
@@ -123,6 +31,59 @@ pub(crate) const IDLE_POLL: &str = "poll without work";
 /// Name of the same with many queues that are idle or wait for a full completion queue.
 pub(crate) const CROWDED_POLL: &str = "poll without work, 21,000 queues";
 
-/// Names of the cases that have variants.
-const PLAIN: [&str; 3] =
-    ["64 KiB, MTU 1500", "64 bytes, 128 outstanding", "64 bytes, one at a time"];
+/// Returns all cases: bulk, packed and single Writes, plain and with ECN, IPv6 or software
+/// checksums; for bulk alone Sends, Reads and a few links.
+pub(crate) fn all() -> Vec<Case> {
+    let case = |name: &str, options: &'static str, count| Case {
+        name: name.to_owned(),
+        options: options.split_whitespace().collect(),
+        count,
+        unit: SEGMENT,
+        is_variant: false,
+        programs: &Program::ALL,
+        turn: None,
+        traced: None,
+    };
+    let core = |name, options| Case { programs: &[Program::Core], ..case(name, options, 60) };
+    let verbs = |name, options| Case { programs: &[Program::Verbs], ..case(name, options, 1000) };
+    let write = |name, options, count| Case { unit: "Write", ..case(name, options, count) };
+    // The longest traces begin.
+    let mains = [
+        Case { traced: Some([4, 8]), ..case("64 KiB, MTU 1500", "", 60) },
+        Case {
+            traced: Some([512, 2048]),
+            ..write("64 bytes, 128 outstanding", "--size 64 --depth 128", 6000)
+        },
+        Case {
+            traced: Some([50, 50]),
+            ..write("64 bytes, one at a time", "--size 64 --depth 1", 2000)
+        },
+    ];
+    let others = [
+        // Enough queue pairs that a line that belongs to one is touched by few trains.
+        Case {
+            turn: Some(4),
+            traced: Some([1024, 1024]),
+            ..verbs("4 KiB, 4 outstanding, 64 queue pairs", "--size 4096 --depth 4 --qps 64")
+        },
+        Case { unit: "poll", ..verbs(IDLE_POLL, "--idle") },
+        Case { unit: "poll", is_variant: true, ..verbs(CROWDED_POLL, "--idle --crowded") },
+        core("64 KiB, MTU 1500, Sends", "--transfer send"),
+        core("64 KiB, MTU 1500, Reads", "--transfer read"),
+        core("64 KiB, MTU 1500, no timestamps", "--no-timestamps"),
+        case("64 KiB, MTU 1500, no CRC", "--no-crc", 60),
+        case("64 KiB, MTU 9000", "--mtu 9000", 200),
+    ];
+    let variants = mains.iter().flat_map(|main| {
+        [("ECN", "--ecn"), ("IPv6", "--ipv6"), ("checksums", "--software-checksums")].map(
+            |(suffix, option)| Case {
+                name: format!("{}, {suffix}", main.name),
+                options: [&main.options[..], &[option]].concat(),
+                is_variant: true,
+                traced: None,
+                ..main.clone()
+            },
+        )
+    });
+    mains.iter().cloned().chain(others).chain(variants).collect()
+}

@@ -5,13 +5,13 @@
 mod callgrind;
 mod cases;
 mod measure;
-mod places;
 mod report;
 mod state_lines;
 mod table;
 
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -50,7 +50,10 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     let programs = std::env::current_exe()?.with_file_name("");
-    measure::check_tools(&programs)?;
+    ensure!(
+        Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()),
+        "valgrind is absent: apt-get install valgrind"
+    );
     let verbs = programs.join(Program::Verbs.name());
     if !verbs.exists() {
         eprintln!("note: no {}, which needs libdpdk: the core alone", Program::Verbs.name());
@@ -61,14 +64,12 @@ fn main() -> Result<()> {
         cases.retain(|case| case.name.contains(text));
         ensure!(!cases.is_empty(), "--only {text}: no workload has such a name");
     }
-    let scratch = match &options.keep {
-        Some(folder) => folder.clone(),
-        None => std::env::temp_dir().join(format!("ferrowarp-callgrind-{}", std::process::id())),
-    };
+    let temporary = || std::env::temp_dir().join(format!("ferrowarp-{}", std::process::id()));
+    let scratch = options.keep.clone().unwrap_or_else(temporary);
     fs::create_dir_all(&scratch).with_context(|| format!("cannot make {}", scratch.display()))?;
     let scratch = scratch.canonicalize()?;
     let setup = Setup { programs, scratch, percent: options.percent };
-    let measured = measure::all(&setup, cases);
+    let measured = setup.measure_all(cases);
     if options.keep.is_none() {
         fs::remove_dir_all(&setup.scratch)?;
     }
@@ -77,7 +78,7 @@ fn main() -> Result<()> {
         Program::ALL.into_iter().for_each(|program| report::print_layers(&measured, program));
     }
     if options.lines {
-        report::print_places(&measured, &verbs)?;
+        report::print_lines(&measured, &verbs)?;
     }
     let figures = table::figures(&measured);
     if options.check.is_none() {
@@ -90,8 +91,7 @@ fn main() -> Result<()> {
     if let Some(file) = &options.check {
         let table =
             fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        table::print_deviations(&table, &figures)?;
-        let deviations = table::deviations(&table, &figures, options.rise)?;
+        let deviations = table::compare(&table, &figures, options.rise)?;
         ensure!(
             deviations.is_empty(),
             "not as in {}:\n{}\nif that is meant, bench/instructions --write {}",

@@ -2,15 +2,15 @@
 
 use std::fs;
 use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{self, ScopedJoinHandle};
+use std::sync::Mutex;
+use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::callgrind::{self, Profile};
-use crate::cases::Case;
+use crate::cases::{Case, SEGMENT};
 use crate::state_lines::{self, EndLines};
 
 /// Program that runs a workload.
@@ -22,7 +22,6 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// Both, in the order of their columns.
     pub(crate) const ALL: [Self; 2] = [Self::Core, Self::Verbs];
 
     pub(crate) const fn name(self) -> &'static str {
@@ -31,9 +30,17 @@ impl Program {
             Self::Verbs => "verbs-cost",
         }
     }
+
+    /// Returns the name of its instructions in the tables.
+    pub(crate) const fn measure(self) -> &'static str {
+        match self {
+            Self::Core => "core",
+            Self::Verbs => "post to completion",
+        }
+    }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) case: Case,
     /// Instructions, by program in the order of [`Program::ALL`].
@@ -42,7 +49,7 @@ pub(crate) struct Measured {
 }
 
 /// Lines of state touched by the trains of a workload.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lines {
     pub(crate) ends: [EndLines; 2],
     pub(crate) writes: u64,
@@ -55,73 +62,44 @@ pub(crate) struct Setup {
     pub(crate) percent: u64,
 }
 
-enum Outcome {
-    Cost(Program, Profile),
-    Lines(Lines),
-}
-
-/// Measures all cases, two at a time. Without the program for the verbs only the core.
-pub(crate) fn all(setup: &Setup, cases: Vec<Case>) -> Result<Vec<Measured>> {
-    let has_verbs = setup.programs.join(Program::Verbs.name()).exists();
-    // The traces take longest, so they begin.
-    let mut jobs: Vec<(usize, Option<Program>)> = Vec::new();
-    let of = |wanted: fn(&Case) -> bool, kind: Option<Program>| {
-        let matching = cases.iter().enumerate().filter(move |(_, case)| wanted(case));
-        matching.map(move |(index, _)| (index, kind))
-    };
-    if has_verbs {
-        jobs.extend(of(|case| case.traced.is_some(), None));
-        jobs.extend(of(|case| case.has_verbs, Some(Program::Verbs)));
-    }
-    jobs.extend(of(|case| case.has_core, Some(Program::Core)));
-    let outcomes = in_parallel(&jobs, |&(index, kind)| {
-        let case = &cases[index];
-        let outcome = match kind {
-            Some(program) => setup.cost(program, case).map(|cost| Outcome::Cost(program, cost)),
-            None => setup.lines(case).map(Outcome::Lines),
-        };
-        outcome.with_context(|| case.name.clone())
-    });
-    let unmeasured = |case| Measured { case, costs: [None, None], lines: None };
-    let mut measured: Vec<_> = cases.into_iter().map(unmeasured).collect();
-    for ((index, _), outcome) in jobs.into_iter().zip(outcomes) {
-        match outcome? {
-            Outcome::Cost(program, cost) => measured[index].costs[program as usize] = Some(cost),
-            Outcome::Lines(lines) => measured[index].lines = Some(lines),
-        }
-    }
-    Ok(measured)
-}
-
-/// Calls `work` for each job on two threads; returns the results in the order of the jobs.
-fn in_parallel<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let take = || {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        jobs.get(index).map(|job| (index, work(job)))
-    };
-    let mut results: Vec<_> = thread::scope(|scope| {
-        let threads =
-            [(); 2].map(|()| scope.spawn(|| std::iter::from_fn(take).collect::<Vec<_>>()));
-        let join = |thread: ScopedJoinHandle<'_, _>| thread.join().expect("no job panics");
-        threads.into_iter().flat_map(join).collect()
-    });
-    results.sort_by_key(|&(index, _)| index);
-    results.into_iter().map(|(_, result)| result).collect()
-}
-
-/// A line that at most one train in so many touches belongs to one queue pair of many.
-const ONE_IN: u64 = 8;
-
-impl Lines {
-    /// Returns how many lines of its own a queue pair touches in a turn of `turn` messages, by end.
-    pub(crate) fn own_per_turn(&self, turn: u64) -> [f64; 2] {
-        let turns = (self.writes / turn).max(1) as f64;
-        self.ends.each_ref().map(|end| end.touched_by_few(ONE_IN) as f64 / turns)
-    }
-}
-
 impl Setup {
+    /// Measures all cases, two at a time.
+    pub(crate) fn measure_all(&self, cases: Vec<Case>) -> Result<Vec<Measured>> {
+        let rest = Mutex::new(cases.into_iter().enumerate());
+        let next = || rest.lock().expect("no measurement panics").next();
+        let work = || -> Result<Vec<_>> {
+            std::iter::from_fn(next)
+                .map(|(index, case)| {
+                    let name = case.name.clone();
+                    Ok((index, self.measure(case).context(name)?))
+                })
+                .collect()
+        };
+        let results = thread::scope(|scope| {
+            let threads = [(); 2].map(|()| scope.spawn(work));
+            threads.map(|thread| thread.join().expect("no measurement panics"))
+        });
+        let mut measured = Vec::new();
+        for result in results {
+            measured.extend(result?);
+        }
+        measured.sort_by_key(|&(index, _)| index);
+        Ok(measured.into_iter().map(|(_, measured)| measured).collect())
+    }
+
+    /// Measures a case; without the program for the verbs only the core.
+    fn measure(&self, case: Case) -> Result<Measured> {
+        let has_verbs = self.programs.join(Program::Verbs.name()).exists();
+        let lines = (has_verbs && case.traced.is_some()).then(|| self.lines(&case)).transpose()?;
+        let mut costs = [None, None];
+        for &program in case.programs {
+            if program == Program::Core || has_verbs {
+                costs[program as usize] = Some(self.cost(program, &case)?);
+            }
+        }
+        Ok(Measured { case, costs, lines })
+    }
+
     /// Runs the program by a relative path: its copy on the heap has the same length everywhere, so
     /// that what follows lies alike in the cache lines.
     fn valgrind(&self, program: Program, case: &Case, options: &[&str], count: u64) -> Command {
@@ -153,27 +131,24 @@ impl Setup {
             let options = [&callgrind::OPTIONS[..], &collect[..], &["-q", &out_file][..]].concat();
             let out = self.valgrind(program, case, &options, count).output()?;
             ensure!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-            let text = fs::read_to_string(&file)?;
-            let profile = Profile::parse(&text, &["::poll_source", "::poll_sink"])?;
-            let output = String::from_utf8_lossy(&out.stdout);
-            Ok((
-                profile,
-                segments(&output).with_context(|| format!("{}: {output}", program.name()))?,
-            ))
+            let output = String::from_utf8(out.stdout)?;
+            let segments = output.split_once(" segments").and_then(|(count, _)| count.parse().ok());
+            let segments = segments.with_context(|| format!("{}: {output}", program.name()))?;
+            Ok((Profile::parse(&fs::read_to_string(&file)?)?, segments))
         };
         let (fewer, few) = run(count, "fewer")?;
         let (more, many) = run(3 * count, "more")?;
-        Ok(more.per_message(&fewer, if case.per_write { 2 * count } else { many - few }))
+        Ok(more.per_message(&fewer, if case.unit == SEGMENT { many - few } else { 2 * count }))
     }
 
     /// Returns the lines of state that trains touch, from post to completion.
     fn lines(&self, case: &Case) -> Result<Lines> {
         let [count, marked] = case.traced.context("a case that is traced")?;
-        let marked = self.scaled(marked);
+        let writes = self.scaled(marked);
         let options = ["--tool=lackey", "--trace-mem=yes", "--basic-counts=no"];
         let mut child = self
             .valgrind(Program::Verbs, case, &options, count)
-            .args(["--marked", &marked.to_string()])
+            .args(["--marked", &writes.to_string()])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()?;
@@ -186,23 +161,6 @@ impl Setup {
             Program::Verbs.name(),
             ends.err().unwrap_or_else(|| anyhow!("failed")),
         );
-        Ok(Lines { ends: ends?, writes: marked })
+        Ok(Lines { ends: ends?, writes })
     }
-}
-
-/// Parses the number before "segments" in the output of the programs.
-fn segments(output: &str) -> Option<u64> {
-    let (before, _) = output.split_once(" segments")?;
-    before.rsplit(' ').next()?.parse().ok()
-}
-
-/// Checks that valgrind and the program for the core are there.
-pub(crate) fn check_tools(programs: &Path) -> Result<()> {
-    ensure!(
-        Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()),
-        "valgrind is absent: apt-get install valgrind"
-    );
-    let program = programs.join(Program::Core.name());
-    ensure!(program.exists(), "{} is absent: build this package whole", program.display());
-    Ok(())
 }

@@ -1,89 +1,104 @@
-//! The attribution of the counts, printed on demand: instructions by layer, and source lines that
-//! touch each line of state.
+//! The attribution of the counts, printed on demand: instructions by layer and end, and source
+//! lines that touch each line of state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
-use crate::callgrind::Profile;
+use crate::callgrind::{HARNESS, Profile, layer_of};
 use crate::measure::{Measured, Program};
-use crate::places::{self, Place};
-use crate::state_lines::EndLines;
-use crate::table::measure;
 
-/// Prints the instructions by layer, of the cases that are no variants.
+/// Prints the instructions by layer and end, of the cases that are no variants.
 pub(crate) fn print_layers(measured: &[Measured], program: Program) {
     let cases: Vec<(&Measured, &Profile)> = measured
         .iter()
-        .filter(|case| case.case.plain.is_none())
+        .filter(|case| !case.case.is_variant)
         .filter_map(|case| Some((case, case.costs[program as usize].as_ref()?)))
         .collect();
     if cases.is_empty() {
         return;
     }
-    print!("| {} by layer |", measure(program));
-    for (case, _) in &cases {
-        print!(" {} per {} |", case.case.name, case.case.unit());
-    }
-    println!();
-    println!("|---|{}", "---:|".repeat(cases.len()));
     let row = |name: &str, value: &dyn Fn(&Profile) -> f64| {
-        print!("| {name} |");
-        for (_, cost) in &cases {
-            print!(" {:.0} |", value(cost));
-        }
-        println!();
+        let values = cases.iter().map(|(_, cost)| format!(" {:.0} |", value(cost)));
+        println!("| {name} |{}", values.collect::<String>());
     };
+    let heads = cases.iter().map(|(of, _)| format!(" {} per {} |", of.case.name, of.case.unit));
+    println!("| {} by layer |{}", program.measure(), heads.collect::<String>());
+    println!("|---|{}", "---:|".repeat(cases.len()));
     row("both ends, all", &|cost| cost.total);
-    row(&format!("both ends, {}", measure(program)), &Profile::stack);
-    row("source with its application", &|cost| cost.inclusive[0]);
-    row("sink", &|cost| cost.inclusive[1]);
-    let layers: BTreeSet<&String> = cases.iter().flat_map(|(_, cost)| cost.layers.keys()).collect();
-    for layer in layers {
-        row(layer, &|cost| cost.layer(layer));
+    row(&format!("both ends, {}", program.measure()), &Profile::stack);
+    let names: BTreeSet<&String> = cases.iter().flat_map(|(_, cost)| cost.sums.keys()).collect();
+    for name in names {
+        row(name, &|cost| cost.sum(name));
     }
     println!();
 }
 
-/// Prints each line of state with the source lines that access it.
-pub(crate) fn print_places(measured: &[Measured], program: &Path) -> Result<()> {
+/// Prints each line of state with the source lines of `program` that access it.
+pub(crate) fn print_lines(measured: &[Measured], program: &Path) -> Result<()> {
     for Measured { case, lines, .. } in measured {
-        let Some(lines) = lines else { continue };
-        for (end, name) in lines.ends.iter().zip(["source", "sink"]) {
+        for (end, name) in lines.iter().flat_map(|lines| lines.ends.iter().zip(["source", "sink"]))
+        {
             println!("{}, {name}: lines of state by address, percent of trains", case.name);
-            print_end_places(end, program)?;
+            let code: BTreeSet<u64> =
+                end.lines.values().flat_map(|line| line.code.clone()).collect();
+            let places = source_lines(program, &code)?;
+            for (number, line) in &end.lines {
+                let of_line: BTreeSet<&str> =
+                    line.code.iter().filter_map(|code| places.get(code)).map(|it| &**it).collect();
+                let of_line = of_line.into_iter().collect::<Vec<_>>().join(" ");
+                println!("{:12x} {:3} % {of_line}", number * 64, line.trains * 100 / end.trains);
+            }
+            println!();
         }
     }
     Ok(())
 }
 
-fn print_end_places(end: &EndLines, program: &Path) -> Result<()> {
-    let code: BTreeSet<u64> = end.lines.values().flat_map(|line| line.code.clone()).collect();
-    let places = places::resolve(program, &code)?;
-    let mut by_layers: BTreeMap<String, u64> = BTreeMap::new();
-    let percent = |trains: u64| trains * 100 / end.trains.max(1);
-    for (number, line) in &end.lines {
-        let accesses: BTreeSet<&Place> =
-            line.code.iter().filter_map(|address| places.get(address)).collect();
-        let layers: BTreeSet<&str> = accesses.iter().map(|place| &*place.layer).collect();
-        let layers = layers.into_iter().collect::<Vec<_>>().join("+");
-        // Code of the C library and the like has no line of the stack.
-        let layers = if layers.is_empty() { "other".to_owned() } else { layers };
-        let lines: Vec<&str> = accesses.iter().map(|place| place.line.as_str()).collect();
-        println!(
-            "{:12x} read {:3} % written {:3} %  {layers}: {}",
-            number * 64,
-            percent(line.trains),
-            percent(line.written),
-            lines.join(" ")
+/// Returns the source lines of addresses in the image of `program`, by `addr2line` of binutils.
+/// Code without a line of the stack, such as the C library's, has none.
+fn source_lines(program: &Path, addresses: &BTreeSet<u64>) -> Result<BTreeMap<u64, String>> {
+    let mut command = Command::new("addr2line");
+    command.args(["--addresses", "--inlines", "--exe"]).arg(program);
+    command.args(addresses.iter().map(|address| format!("{address:#x}")));
+    let out = command.output().context("cannot start addr2line: apt-get install binutils")?;
+    ensure!(out.status.success(), "addr2line failed: {}", out.status);
+    Ok(parse(&String::from_utf8_lossy(&out.stdout)))
+}
+
+/// Parses an address per line, each followed by its source lines from the innermost inlined
+/// function outwards.
+fn parse(output: &str) -> BTreeMap<u64, String> {
+    let mut places = BTreeMap::new();
+    let mut address = None;
+    for line in output.lines() {
+        if let Some(hex) = line.strip_prefix("0x") {
+            address = u64::from_str_radix(hex, 16).ok();
+        } else if let Some(address) = address
+            && layer_of(line).is_some_and(|layer| layer != HARNESS)
+        {
+            let end = line.split(" (discriminator").next().unwrap_or(line);
+            let place = end.rsplit_once("/src/").map_or(end, |(_, file)| file);
+            places.entry(address).or_insert_with(|| place.to_owned());
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn innermost_line_of_the_stack_is_found() {
+        let places = parse(
+            "0x0000000000000010\n/rustc/1/library/core/src/cmp.rs:5\n\
+             /x/stack/proto/src/tcp/rx/input.rs:77 (discriminator 3)\n\
+             /x/stack/proto/src/engine/rx.rs:9\n\
+             0x0000000000000020\n??:0\n0x0000000000000030\n/x/bench/src/loopback.rs:1\n",
         );
-        *by_layers.entry(layers).or_default() += line.trains;
+        assert_eq!(places, BTreeMap::from([(0x10, "tcp/rx/input.rs:77".to_owned())]));
     }
-    println!("lines per train by the layers that access them:");
-    for (layers, trains) in by_layers {
-        println!("{:6.1} {layers}", trains as f64 / end.trains.max(1) as f64);
-    }
-    println!();
-    Ok(())
 }

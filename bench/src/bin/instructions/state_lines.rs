@@ -6,13 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::BufRead;
-use std::ops::Range;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use ferrowarp_bench::memory_marks::Mark;
 
 const LINE_BYTES: u64 = 64;
+
+/// A line that at most one train in so many touches belongs to one queue pair of many.
+const FEW_ONE_IN: u64 = 8;
 
 /// Lines touched by the trains of one end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +27,6 @@ pub(crate) struct EndLines {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LineUse {
     pub(crate) trains: u64,
-    pub(crate) written: u64,
     /// Addresses of the instructions that accessed it, relative to the program's image.
     pub(crate) code: BTreeSet<u64>,
 }
@@ -34,79 +35,67 @@ impl EndLines {
     /// Returns the mean number of lines that a train touches.
     pub(crate) fn touched(&self) -> f64 {
         let sum: u64 = self.lines.values().map(|line| line.trains).sum();
-        sum as f64 / self.trains.max(1) as f64
+        sum as f64 / self.trains as f64
     }
 
-    /// Returns how often trains touched lines that few of them touch, no more than one in so many:
-    /// where queue pairs take turns, the lines of a single one.
-    pub(crate) fn touched_by_few(&self, one_in: u64) -> u64 {
-        let few = |line: &&LineUse| line.trains * one_in <= self.trains;
-        self.lines.values().filter(few).map(|line| line.trains).sum()
+    /// Returns how often trains touched lines that few of them touch: where queue pairs take turns,
+    /// the lines of a single one.
+    pub(crate) fn touched_by_few(&self) -> u64 {
+        let few = |trains: &u64| trains * FEW_ONE_IN <= self.trains;
+        self.lines.values().map(|line| line.trains).filter(few).sum()
     }
 }
 
 /// Reads a trace to its end; returns the lines of the source and of the sink.
 pub(crate) fn read(mut trace: impl BufRead) -> Result<[EndLines; 2]> {
     let mut reader = Reader::default();
-    let mut line = Vec::new();
-    while trace.read_until(b'\n', &mut line)? > 0 {
-        reader.line(&line).with_context(|| String::from_utf8_lossy(&line).into_owned())?;
+    let mut line = String::new();
+    while trace.read_line(&mut line)? > 0 {
+        reader.line(&line).with_context(|| line.clone())?;
         line.clear();
     }
-    if reader.ends.iter().any(|end| end.trains == 0) {
-        bail!("the trace has no trains: {}", reader.messages.join(" "));
-    }
+    let has_trains = reader.ends.iter().all(|end| end.trains > 0);
+    ensure!(has_trains, "the trace has no trains: {}", reader.messages.trim());
     Ok(reader.ends)
-}
-
-/// An access to a line within the current poll.
-#[derive(Default)]
-struct Access {
-    written: bool,
-    code: BTreeSet<u64>,
 }
 
 #[derive(Default)]
 struct Reader {
+    /// Addresses of the marks, in the order of [`Mark::ALL`].
     marks: Vec<u64>,
-    ignored: Vec<Range<u64>>,
+    /// Ends of the address ranges that are no state, by their starts.
+    ignored: BTreeMap<u64, u64>,
     image: u64,
     /// Address of the last instruction.
     code: u64,
     /// End whose poll this is, by index.
     poll: Option<usize>,
-    accesses: HashMap<u64, Access>,
+    /// Instructions that accessed a line within the current poll.
+    accesses: HashMap<u64, BTreeSet<u64>>,
     ends: [EndLines; 2],
-    /// Last lines that are no trace, such as an error of the program.
-    messages: Vec<String>,
+    /// Lines that are no trace, such as an error of the program.
+    messages: String,
 }
 
 impl Reader {
-    fn line(&mut self, line: &[u8]) -> Result<()> {
-        // Lines as ` S 1fff0006e8,8`, `I  0401ab70,3`.
-        let (kind, rest) = match line {
-            [b'I', b' ', b' ', rest @ ..] => (b'I', rest),
-            [b' ', kind @ (b'L' | b'S' | b'M'), b' ', rest @ ..] => (*kind, rest),
-            _ => return self.message(line),
+    fn line(&mut self, line: &str) -> Result<()> {
+        // Lines as ` S 1fff0006e8,8`, `I  0401ab70,3`: hexadecimal address, length.
+        let Some((kind @ ("I " | " L" | " S" | " M"), access)) = line.split_at_checked(2) else {
+            return self.message(line);
         };
-        if kind == b'I' {
-            if self.poll.is_some() {
-                self.code = parse_access(rest)?.0;
-            }
+        if self.poll.is_none() && kind != " S" {
             return Ok(());
         }
-        if self.poll.is_none() && kind != b'S' {
-            return Ok(());
-        }
-        let (address, len) = parse_access(rest)?;
-        if let Some(mark) = self.marks.iter().position(|&mark| mark == address) {
+        let (address, len) = access.trim().split_once(',').context("no length")?;
+        let address = u64::from_str_radix(address, 16)?;
+        if kind == "I " {
+            self.code = address;
+        } else if let Some(mark) = self.marks.iter().position(|&mark| mark == address) {
             return self.on_mark(Mark::ALL[mark]);
-        }
-        if self.poll.is_some() && !self.is_ignored(address) {
-            for number in address / LINE_BYTES..=(address + len.max(1) - 1) / LINE_BYTES {
-                let access = self.accesses.entry(number).or_default();
-                access.written |= kind != b'L';
-                access.code.insert(self.code.wrapping_sub(self.image));
+        } else if self.poll.is_some() && !self.is_ignored(address) {
+            let last = address + len.parse::<u64>()?.max(1) - 1;
+            for number in address / LINE_BYTES..=last / LINE_BYTES {
+                self.accesses.entry(number).or_default().insert(self.code.wrapping_sub(self.image));
             }
         }
         Ok(())
@@ -122,11 +111,10 @@ impl Reader {
                 let end = self.poll.take().context("a poll ends without a beginning")?;
                 let end = &mut self.ends[end];
                 end.trains += 1;
-                for (number, access) in self.accesses.drain() {
+                for (number, code) in self.accesses.drain() {
                     let line = end.lines.entry(number).or_default();
                     line.trains += 1;
-                    line.written += u64::from(access.written);
-                    line.code.extend(access.code);
+                    line.code.extend(code);
                 }
             }
             Mark::Idle => {
@@ -138,48 +126,25 @@ impl Reader {
     }
 
     fn is_ignored(&self, address: u64) -> bool {
-        let index = self.ignored.partition_point(|range| range.end <= address);
-        self.ignored.get(index).is_some_and(|range| range.contains(&address))
+        self.ignored.range(..=address).next_back().is_some_and(|(_, &end)| address < end)
     }
 
     /// A line that is no trace: an announcement, or a message of the program or of valgrind.
-    fn message(&mut self, line: &[u8]) -> Result<()> {
-        const MESSAGE_COUNT_MAX: usize = 5;
-        let line = String::from_utf8_lossy(line);
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let hex = |text: &str| u64::from_str_radix(text, 16).context("an address");
-        match *words {
-            ["mark", address] => self.marks.push(hex(address)?),
-            ["ignore", start, end] => {
-                self.ignored.push(hex(start)?..hex(end)?);
-                self.ignored.sort_by_key(|range| range.start);
-            }
-            ["image", address] => self.image = hex(address)?,
-            [] => {}
+    fn message(&mut self, line: &str) -> Result<()> {
+        let number = |hex: &str| u64::from_str_radix(hex, 16).context("an address");
+        let range = |text: &str| -> Result<_> {
+            let (start, end) = text.split_once('-').context("a range")?;
+            Ok((number(start)?, number(end)?))
+        };
+        match line.split_ascii_whitespace().collect::<Vec<_>>()[..] {
+            ["mark", at] => self.marks.push(number(at)?),
+            ["ignore", at] => self.ignored.extend([range(at)?]),
+            ["image", at] => self.image = range(at)?.0,
             [first, ..] if first.starts_with("==") => {}
-            _ => {
-                self.messages.push(line.trim().to_owned());
-                let spare = self.messages.len().saturating_sub(MESSAGE_COUNT_MAX);
-                self.messages.drain(..spare);
-            }
+            _ => self.messages += line,
         }
         Ok(())
     }
-}
-
-/// Parses `1fff0006e8,8`: address and length in bytes.
-fn parse_access(text: &[u8]) -> Result<(u64, u64)> {
-    let mut numbers = text.trim_ascii().splitn(2, |&byte| byte == b',');
-    let mut number = |radix: u32| {
-        let digits = numbers.next().context("address,length expected")?;
-        digits.iter().try_fold(0_u64, |sum, &digit| {
-            let digit = char::from(digit).to_digit(radix).context("a number expected")?;
-            sum.checked_mul(radix.into())
-                .and_then(|sum| sum.checked_add(digit.into()))
-                .context("too long")
-        })
-    };
-    Ok((number(16)?, number(10)?))
 }
 
 #[cfg(test)]
@@ -188,7 +153,7 @@ mod tests {
 
     /// Marks at 0x1000, 0x1040, 0x1080 and 0x10c0.
     const ANNOUNCED: &str = "mark 1000\nmark 1040\nmark 1080\nmark 10c0\n\
-                             ignore 5000 6000\nignore 1000 1100\nimage 100000\n";
+                             ignore 5000-6000\nignore 1000-1100\nimage 100000-110000\n";
 
     fn parse(trace: &str) -> Result<[EndLines; 2]> {
         read(format!("==7== Lackey\n S 2000,8\n{ANNOUNCED} L 2000,8\n{trace}").as_bytes())
@@ -212,11 +177,10 @@ mod tests {
     #[test]
     fn lines_of_few_trains_are_told_apart() {
         let train = |line: u64| format!(" S 1000,8\n L 2000,8\n L {:x},8\n S 1080,8\n", line * 64);
-        let trace: String = (0x100..0x104).chain([0x100]).map(train).collect();
+        let trace: String = (0x100..0x107).chain([0x100]).map(train).collect();
         let [source, _] = parse(&format!("{trace} S 1040,8\n S 1080,8\n")).unwrap();
-        assert_eq!(source.trains, 5);
-        // One line is touched by all, one by two, three by one each.
-        assert_eq!([1, 2, 5, 6].map(|one_in| source.touched_by_few(one_in)), [10, 5, 3, 0]);
+        // Of eight trains all touch one line, two touch another, and one each six lines.
+        assert_eq!((source.trains, source.touched_by_few()), (8, 6));
     }
 
     #[test]
