@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 pub use tempfile::TempDir;
@@ -52,8 +52,25 @@ impl Running {
     /// # Errors
     /// If it cannot be started or the file cannot be created.
     pub fn start(command: &mut Command, output: PathBuf) -> io::Result<Self> {
+        Self::spawn(command.stdin(Stdio::null()), output)
+    }
+
+    /// Starts `command` as [`start`](Self::start) does, with a pipe to its standard input.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with_input(
+        command: &mut Command,
+        output: PathBuf,
+    ) -> io::Result<(Self, ChildStdin)> {
+        let mut running = Self::spawn(command.stdin(Stdio::piped()), output)?;
+        let input = running.child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok((running, input))
+    }
+
+    fn spawn(command: &mut Command, output: PathBuf) -> io::Result<Self> {
         let file = File::create(&output)?;
-        command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
+        command.stdout(file.try_clone()?).stderr(file);
         Ok(Self { child: command.spawn()?, output })
     }
 

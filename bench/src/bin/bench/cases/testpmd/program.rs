@@ -1,14 +1,14 @@
 //! One end of testpmd: a process on a core, controlled through its prompt.
 
-use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::path::Path;
+use std::process::{ChildStdin, Command};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ferrowarp_proto::device::frame_capacity;
+use ferrowarp_tests::process::Running;
 
 use crate::iwperf::last_line;
 
@@ -20,12 +20,6 @@ const MBUF_COUNT: &str = "2048";
 const HEADROOM: usize = 128;
 /// Time until the program does what it is told.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Returns the reason why testpmd cannot run, if it cannot.
-pub(crate) fn missing_prerequisite() -> Option<String> {
-    (!ferrowarp_tests::process::is_installed(PROGRAM))
-        .then(|| format!("{PROGRAM} is absent: apt-get install {PACKAGE}"))
-}
 
 /// How an end runs.
 #[derive(Clone, Copy, Debug)]
@@ -40,29 +34,22 @@ pub(crate) struct Role<'a> {
 
 /// A running testpmd, killed on drop.
 pub(crate) struct Testpmd {
-    child: Child,
+    process: Running,
     prompt: ChildStdin,
-    log: PathBuf,
 }
 
 impl Testpmd {
-    /// Starts testpmd, without traffic. Its output goes to `log`.
-    pub(crate) fn start(role: Role<'_>, log: &Path) -> Result<Self> {
+    /// Starts testpmd, without traffic. Its files go to `folder`.
+    pub(crate) fn start(role: Role<'_>, folder: &Path) -> Result<Self> {
         let Role { mode, vdev, mtu, core, namespace } = role;
-        let mut command = match namespace {
-            None => Command::new("stdbuf"),
-            Some(name) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", name, "stdbuf"]);
-                command
-            }
-        };
-        // DPDK leaves its runtime folder behind: beside the log it is removed with that.
-        if let Some(folder) = log.parent() {
-            command.env("RUNTIME_DIRECTORY", folder);
+        let mut command = Command::new("stdbuf");
+        if let Some(name) = namespace {
+            command = Command::new("ip");
+            command.args(["netns", "exec", name, "stdbuf"]);
         }
+        // DPDK leaves its runtime folder behind: beside the log it is removed with that.
+        command.env("RUNTIME_DIRECTORY", folder);
         // Its main thread only reads the prompt; it shares the core with the one that forwards.
-        let frame = mtu + 14;
         command.args(["-oL", PROGRAM, "--lcores", &format!("0@{core},1@{core}"), "--in-memory"]);
         command.args(["--no-pci", "--no-telemetry", "--iova-mode=va", &format!("--vdev={vdev}")]);
         command.args(["--", "-i", &format!("--forward-mode={mode}")]);
@@ -70,17 +57,15 @@ impl Testpmd {
         command.arg(format!("--mbuf-size={}", HEADROOM + frame_capacity(mtu)));
         if mode == "txonly" {
             // After the size of the buffers, with which it is compared at once.
-            command.arg(format!("--txpkts={frame}"));
+            command.arg(format!("--txpkts={}", mtu + 14));
         }
         // No --max-pkt-len: the driver of memif, which carries what fits a buffer, refuses it.
-        let file = File::create(log)?;
-        command.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(file);
-        let mut child = command.spawn().context("cannot start testpmd")?;
-        let prompt = child.stdin.take().context("the input is a pipe")?;
-        let mut testpmd = Self { child, prompt, log: log.to_owned() };
+        let log = folder.join(mode).with_extension("log");
+        let (mut process, prompt) =
+            Running::start_with_input(&mut command, log).context("cannot start testpmd")?;
         // It goes on without its port if that cannot be started, and does not print this then.
-        testpmd.wait_for("Checking link statuses...\nDone\n", 1)?;
-        Ok(testpmd)
+        process.wait_for("Checking link statuses...\nDone\n", TIMEOUT)?;
+        Ok(Self { process, prompt })
     }
 
     pub(crate) fn command(&mut self, command: &str) -> Result<()> {
@@ -88,37 +73,22 @@ impl Testpmd {
     }
 
     pub(crate) fn id(&self) -> u32 {
-        self.child.id()
+        self.process.id()
     }
 
-    /// Returns the packets and bytes received so far, and the time at which they were.
-    pub(crate) fn received(&mut self) -> Result<Received> {
-        let count = self.output().matches(RX_PACKETS).count();
-        let at = Instant::now();
+    /// Returns the bits of whole frames received per second since the last call.
+    pub(crate) fn received_per_second(&mut self) -> Result<u64> {
+        let printed = self.process.output()?.len();
         self.command("show port stats 0")?;
-        // The line of the rates is printed after those of the counts.
-        self.wait_for("Tx-pps:", count + 1)?;
-        let (packets, bytes) =
-            parse_received(&self.output()).context("testpmd printed no statistics")?;
-        Ok(Received { at, packets, bytes })
-    }
-
-    fn output(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Waits until the output has `text` so many times.
-    fn wait_for(&mut self, text: &str, count: usize) -> Result<()> {
         let deadline = Instant::now() + TIMEOUT;
-        while self.output().matches(text).count() < count {
-            let ended = self.child.try_wait()?;
-            let output = self.output();
-            let last = last_line(&output);
-            ensure!(ended.is_none(), "testpmd ended: {last}");
-            ensure!(Instant::now() < deadline, "testpmd printed no {text:?}: {last}");
+        loop {
+            let output = self.process.output()?;
+            if let Some(rate) = received_rate(&output[printed..]) {
+                return Ok(rate);
+            }
+            ensure!(Instant::now() < deadline, "testpmd: no statistics: {}", last_line(&output));
             sleep(Duration::from_millis(2));
         }
-        Ok(())
     }
 
     /// Stops and ends receiver and sender.
@@ -127,46 +97,21 @@ impl Testpmd {
         for end in [&mut source, &mut sink] {
             end.command("stop")?;
             // The last line of its statistics.
-            end.wait_for("\nDone.\n", 1)?;
+            end.process.wait_for("\nDone.\n", TIMEOUT)?;
         }
-        for end in [&mut source, &mut sink] {
+        for mut end in [source, sink] {
             end.command("quit")?;
-            let deadline = Instant::now() + TIMEOUT;
-            while end.child.try_wait()?.is_none() {
-                ensure!(Instant::now() < deadline, "testpmd does not end");
-                sleep(Duration::from_millis(5));
-            }
+            ensure!(end.process.finish(TIMEOUT)?.status.is_some(), "testpmd does not end");
         }
         Ok(())
     }
 }
 
-impl Drop for Testpmd {
-    fn drop(&mut self) {
-        // No effect on a process that has exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// What a port has received.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Received {
-    pub(crate) at: Instant,
-    pub(crate) packets: u64,
-    /// Bytes of frames, Ethernet headers included.
-    pub(crate) bytes: u64,
-}
-
-const RX_PACKETS: &str = "RX-missed";
-
-/// Parses the last statistics in testpmd's output.
-fn parse_received(output: &str) -> Option<(u64, u64)> {
-    let line = output.lines().rfind(|line| line.contains(RX_PACKETS))?;
-    let mut words = line.split_whitespace();
-    let mut after =
-        |name: &str| words.by_ref().skip_while(|word| *word != name).nth(1)?.parse().ok();
-    Some((after("RX-packets:")?, after("RX-bytes:")?))
+/// Parses testpmd's statistics, once the line after that of the rate is printed.
+fn received_rate(output: &str) -> Option<u64> {
+    let (_, rate) = output.split_once("Rx-bps:")?;
+    let (rate, _) = rate.split_once("Tx-pps:")?;
+    rate.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -174,11 +119,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn last_statistics_are_parsed() {
-        let output = "  RX-packets: 1    RX-missed: 0          RX-bytes:  2\n\
-                      testpmd> show port stats 0\n\
-                      \x20 RX-packets: 9076352    RX-missed: 0          RX-bytes:  13741596928\n";
-        assert_eq!(parse_received(output), Some((9_076_352, 13_741_596_928)));
-        assert_eq!(parse_received("testpmd> start\n"), None);
+    fn rate_is_parsed_when_it_is_complete() {
+        let line = "  Rx-pps:       840229          Rx-bps:  10176860048\n";
+        assert_eq!(received_rate(line), None);
+        let both = format!("{line}  Tx-pps:            0          Tx-bps:            0\n");
+        assert_eq!(received_rate(&both), Some(10_176_860_048));
     }
 }

@@ -11,7 +11,8 @@ use ferrowarp_tests::netns::{Namespace, ip};
 use ferrowarp_tests::process::Running;
 
 use super::program::{Role, TIMEOUT, Testpmd};
-use crate::iwperf;
+use crate::iwperf::last_line;
+use crate::launch::in_namespace;
 use crate::runner::Figures;
 
 /// The interfaces: of the receiver, of the sender.
@@ -22,7 +23,7 @@ const TESTPMD_PEER: &str = "02:00:00:00:00:00";
 /// Addresses of server and client (benchmark range).
 const ADDRESSES: [&str; 2] = ["198.18.65.1", "198.18.65.2"];
 /// DPDK's tap driver sends no longer packets.
-pub(crate) const MTU: u16 = 1500;
+const MTU: u16 = 1500;
 /// Packets that show that traffic flows.
 const FLOWING: u64 = 1000;
 /// Time before the measurement, when traffic flows.
@@ -31,74 +32,55 @@ const WARM_UP: Duration = Duration::from_millis(300);
 /// and with the end of the transfer the interfaces are gone.
 const MARGIN: Duration = Duration::from_secs(3);
 
-/// Packets at the receiver's interface: both directions, to the receiver; bytes of frames to the
-/// receiver; payload of the stack.
+/// Packets at the receiver's interface.
 pub(crate) const PACKETS: &str = "M packets/s, both directions";
-pub(crate) const TO_RECEIVER: &str = "M packets/s to the receiver";
-pub(crate) const FRAMES: &str = "Gb/s, frames";
-pub(crate) const PAYLOAD: &str = "Gb/s, payload";
 
-/// A namespace with a bridge.
-struct Network(Namespace);
+/// Creates a namespace with a bridge.
+fn bridged() -> Result<Namespace> {
+    let namespace = Namespace::new()?;
+    let name = namespace.name();
+    let ipv6 = ["all", "default"].map(|it| format!("net.ipv6.conf.{it}.disable_ipv6=1"));
+    // A kernel without IPv6 needs no switching off.
+    let _ = in_namespace(name, "sysctl", &["-qw", &ipv6[0], &ipv6[1]]);
+    ip(&["-n", name, "link", "add", BRIDGE, "type", "bridge"])?;
+    ip(&["-n", name, "link", "set", BRIDGE, "up"])?;
+    Ok(namespace)
+}
 
-impl Network {
-    fn new() -> Result<Self> {
-        let namespace = Namespace::new()?;
-        let name = namespace.name();
-        let ipv6 = ["all", "default"].map(|it| format!("net.ipv6.conf.{it}.disable_ipv6=1"));
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", name, "sysctl", "-qw", &ipv6[0], &ipv6[1]]);
-        // A kernel without IPv6 needs no switching off.
-        let _ = ferrowarp_tests::process::run(&mut command, TIMEOUT);
-        ip(&["-n", name, "link", "add", BRIDGE, "type", "bridge"])?;
-        ip(&["-n", name, "link", "set", BRIDGE, "up"])?;
-        Ok(Self(namespace))
+/// Waits for the interface of an end, and adds it to the bridge.
+fn attach(namespace: &Namespace, end: usize) -> Result<()> {
+    let deadline = Instant::now() + TIMEOUT;
+    let link = ["link", "set", INTERFACES[end], "master", BRIDGE, "up"];
+    while let Err(error) = ip(&[&["-n", namespace.name()], &link[..]].concat()) {
+        ensure!(Instant::now() < deadline, "no interface: {error}");
+        sleep(Duration::from_millis(20));
     }
-
-    /// Waits for the interface of an end, and adds it to the bridge.
-    fn attach(&self, end: usize) -> Result<()> {
-        let name = self.0.name();
-        let deadline = Instant::now() + TIMEOUT;
-        let master = ["link", "set", INTERFACES[end], "master", BRIDGE, "up"];
-        while let Err(error) = ip(&[&["-n", name], &master[..]].concat()) {
-            ensure!(Instant::now() < deadline, "no interface: {error}");
-            sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    }
-
-    fn program(&self, program: &Path, core: usize) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", self.0.name(), "taskset", "-c", &core.to_string()]);
-        command.arg(program);
-        command
-    }
+    Ok(())
 }
 
 /// Measures testpmd, receiver and sender on these cores.
 pub(crate) fn measure_testpmd(folder: &Path, cores: [usize; 2], seconds: f64) -> Result<Figures> {
-    let network = Network::new()?;
-    let namespace = Some(network.0.name());
-    let vdevs = INTERFACES.map(|name| format!("net_tap0,iface={name}"));
-    let start = |end: usize, mode, log| {
-        let role = Role { mode, vdev: &vdevs[end], mtu: MTU, core: cores[end], namespace };
-        Testpmd::start(role, &folder.join(log))
+    let network = bridged()?;
+    let name = network.name();
+    let start = |mode, end: usize| {
+        let vdev = &format!("net_tap0,iface={}", INTERFACES[end]);
+        Testpmd::start(
+            Role { mode, vdev, mtu: MTU, core: cores[end], namespace: Some(name) },
+            folder,
+        )
     };
-    let mut sink = start(0, "rxonly", "rxonly.log")?;
-    let mut source = start(1, "txonly", "txonly.log")?;
-    network.attach(0)?;
-    network.attach(1)?;
+    let mut sink = start("rxonly", 0)?;
+    let mut source = start("txonly", 1)?;
+    attach(&network, 0)?;
+    attach(&network, 1)?;
     // The bridge knows where the receiver is, as it learns from the stack's ARP.
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", network.0.name(), "bridge", "fdb", "replace", TESTPMD_PEER]);
-    command.args(["dev", INTERFACES[0], "master", "static"]);
-    let result = ferrowarp_tests::process::run(&mut command, TIMEOUT)?;
-    ensure!(result.success(), "bridge fdb: {}", result.output.trim());
+    let entry = ["fdb", "replace", TESTPMD_PEER, "dev", INTERFACES[0], "master", "static"];
+    in_namespace(name, "bridge", &entry)?;
     sink.command("start")?;
     source.command("start")?;
-    let rates = measure_flow(sink.id(), seconds)?;
+    let rate = measure_flow(sink.id(), seconds)?;
     Testpmd::end(sink, source)?;
-    Ok(rates)
+    Ok(rate)
 }
 
 /// Measures `iwperf write-bw`, server and client on these cores.
@@ -108,69 +90,56 @@ pub(crate) fn measure_iwperf(
     cores: [usize; 2],
     seconds: f64,
 ) -> Result<Figures> {
-    let network = Network::new()?;
-    let device = |end: usize| format!("tap:{}", INTERFACES[end]);
-    let address = |end: usize| format!("{}/24", ADDRESSES[end]);
-    let mut server = network.program(program, cores[0]);
-    server.args(["server", "--once", "--dev", &device(0), "--ip", &address(0)]);
-    let server = Running::start(&mut server, folder.join("server.log"))?;
-    network.attach(0)?;
-    let json = folder.join("tap.json");
-    let _ = fs::remove_file(&json);
-    let mut client = network.program(program, cores[1]);
-    client.args(["write-bw", ADDRESSES[0], "--dev", &device(1), "--ip", &address(1)]);
+    let network = bridged()?;
     let duration = Duration::from_secs_f64(seconds) + WARM_UP + MARGIN;
-    let seconds_of_client = duration.as_secs_f64().to_string();
-    client.args(["--duration", &seconds_of_client]).arg("--json").arg(&json);
-    let client = Running::start(&mut client, folder.join("client.log"))?;
-    network.attach(1)?;
-    let rates = measure_flow(server.id(), seconds);
-    let result = client.finish(TIMEOUT + duration)?;
-    ensure!(result.success(), "iwperf: {}", iwperf::last_line(&result.output));
-    let served = server.finish(TIMEOUT)?;
-    ensure!(served.success(), "iwperf server: {}", iwperf::last_line(&served.output));
-    let mut rates = rates?;
-    rates.insert(PAYLOAD, iwperf::parse(&fs::read_to_string(&json)?, None)?["Gb/s"]);
-    Ok(rates)
+    let start = |end: usize, arguments: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", network.name(), "taskset", "-c", &cores[end].to_string()]);
+        command.arg(program).args(arguments).arg(format!("--dev=tap:{}", INTERFACES[end]));
+        command.arg(format!("--ip={}/24", ADDRESSES[end]));
+        let process =
+            Running::start(&mut command, folder.join(arguments[0]).with_extension("log"))?;
+        attach(&network, end)?;
+        anyhow::Ok(process)
+    };
+    let server = start(0, &["server", "--once"])?;
+    let for_seconds = duration.as_secs_f64().to_string();
+    let client = start(1, &["write-bw", ADDRESSES[0], "--duration", &for_seconds])?;
+    let rate = measure_flow(server.id(), seconds);
+    for (end, timeout) in [(client, TIMEOUT + duration), (server, TIMEOUT)] {
+        let ended = end.finish(timeout)?;
+        ensure!(ended.success(), "iwperf: {}", last_line(&ended.output));
+    }
+    rate
 }
 
 /// Measures the packets at the receiver's interface, in the namespace of the process `pid`, once
 /// they flow.
 fn measure_flow(pid: u32, seconds: f64) -> Result<Figures> {
-    let read = || -> Result<(Instant, [u64; 3])> {
+    let read = || -> Result<(Instant, u64)> {
         let table = fs::read_to_string(format!("/proc/{pid}/net/dev"))?;
-        let counters = counters(&table, INTERFACES[0]).context("the interface is gone")?;
-        Ok((Instant::now(), counters))
+        Ok((Instant::now(), packets(&table, INTERFACES[0]).context("the interface is gone")?))
     };
-    let first = read()?.1;
-    let deadline = Instant::now() + TIMEOUT;
-    while read()?.1[0] < first[0] + FLOWING {
-        ensure!(Instant::now() < deadline, "no packets arrive");
+    let (begun, first) = read()?;
+    while read()?.1 < first + FLOWING {
+        ensure!(begun.elapsed() < TIMEOUT, "no packets arrive");
         sleep(Duration::from_millis(5));
     }
     sleep(WARM_UP);
     let (start, before) = read()?;
     sleep(Duration::from_secs_f64(seconds));
     let (end, after) = read()?;
-    let per_us =
-        |index: usize| (after[index] - before[index]) as f64 * 1e-6 / (end - start).as_secs_f64();
-    Ok(Figures::from([
-        (PACKETS, per_us(0) + per_us(1)),
-        (TO_RECEIVER, per_us(0)),
-        (FRAMES, per_us(2) * 8e-3),
-    ]))
+    let per_second = (after - before) as f64 / (end - start).as_secs_f64();
+    Ok(Figures::from([(PACKETS, per_second * 1e-6)]))
 }
 
-/// Returns what an interface has sent to its program in packets, received from it in packets, and
-/// sent in bytes, from `/proc/net/dev` (`man 5 proc`).
-fn counters(table: &str, interface: &str) -> Option<[u64; 3]> {
-    let line = table.lines().find_map(|line| {
-        let (name, rest) = line.split_once(':')?;
-        (name.trim() == interface).then_some(rest)
-    })?;
+/// Returns the packets of an interface in both directions, from `/proc/net/dev` (proc_pid_net(5)).
+fn packets(table: &str, interface: &str) -> Option<u64> {
+    let row =
+        table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'))?;
     // Received: bytes, packets and six others; sent: bytes, packets.
-    let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-    Some([*numbers.get(9)?, *numbers.get(1)?, *numbers.get(8)?])
+    let number = |index| row.split_whitespace().nth(index)?.parse::<u64>().ok();
+    Some(number(1)? + number(9)?)
 }
 
 #[cfg(test)]
@@ -178,11 +147,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_of_an_interface_are_found() {
+    fn packets_of_an_interface_are_found() {
         let table = "Inter-|   Receive            |  Transmit\n face |bytes packets\n\
             \x20 fwb0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
             \x20 fwb1: 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n";
-        assert_eq!(counters(table, "fwb0"), Some([10, 2, 9]));
-        assert_eq!(counters(table, "fwb2"), None);
+        assert_eq!(packets(table, "fwb0"), Some(12));
+        assert_eq!(packets(table, "fwb2"), None);
     }
 }
