@@ -20,7 +20,7 @@ use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 
 use crate::loopback::{self, LoopDevice};
-use crate::workload::{Transfer, TransferCounts, Workload, payload};
+use crate::workload::{Transfer, Workload, payload};
 
 const PORT: u16 = 18515;
 const PD: u32 = 1;
@@ -121,10 +121,10 @@ impl EnginePair {
             .connect(self.now, self.source.qp, remote, &param)
             .expect("the queue pair is idle");
         let limit = self.now + SECOND;
-        let mut up = [false; 2];
-        while up != [true; 2] {
+        let mut established = 0;
+        while established < 2 {
             assert!(self.now < limit, "not connected within a second");
-            for (end, up) in [&mut self.source, &mut self.sink].into_iter().zip(&mut up) {
+            for end in [&mut self.source, &mut self.sink] {
                 end.engine.drive(self.now);
                 while let Some(event) = end.engine.next_event() {
                     match event {
@@ -132,7 +132,7 @@ impl EnginePair {
                             let accepted = end.engine.accept(self.now, request, end.qp, &param);
                             accepted.expect("the request is pending");
                         }
-                        Event::Established { .. } => *up = true,
+                        Event::Established { .. } => established += 1,
                         other => panic!("unexpected {other:?}"),
                     }
                 }
@@ -148,13 +148,14 @@ impl EnginePair {
 
     /// Transfers `count` messages, and waits until the sink has acknowledged every byte and all
     /// frames are free. A Send goes to where a Write would go, and a Read fetches the same bytes.
-    pub fn transfer(&mut self, transfer: Transfer, count: u64) -> TransferCounts {
+    /// Returns the frames that the source and the sink have sent.
+    pub fn transfer(&mut self, transfer: Transfer, count: u64) -> [u64; 2] {
         if transfer == Transfer::Read && self.completed == 0 {
             // The initiator, which is the source, has to send first (RFC 5044 section 7.1.2).
             self.transfer(Transfer::Write, 1);
         }
         self.transfer = transfer;
-        let before = self.counts();
+        let [segments, acks] = self.frames();
         let target = self.posted + count;
         let mut last_progress = self.now;
         while self.completed < target || self.source.engine.device().frames_in_use() > 0 {
@@ -165,7 +166,8 @@ impl EnginePair {
             }
             assert!(self.now.since(last_progress) < 10 * SECOND, "no more progress");
         }
-        self.counts().since(before)
+        let [segments_now, acks_now] = self.frames();
+        [segments_now - segments, acks_now - acks]
     }
 
     /// One step of the source: posts, drives the engine, polls completions. Not inlined, so that a
@@ -239,10 +241,8 @@ impl EnginePair {
         self.posted += 1;
     }
 
-    fn counts(&self) -> TransferCounts {
-        let [segments, acks] =
-            [&self.source, &self.sink].map(|end| end.engine.counters().frames_out);
-        TransferCounts { segments, acks }
+    fn frames(&self) -> [u64; 2] {
+        [&self.source, &self.sink].map(|end| end.engine.counters().frames_out)
     }
 
     /// True if the bytes written to the sink so far equal those of the source.

@@ -20,7 +20,7 @@ use ferrowarp::{
 
 use crate::loopback::{self, FrameCounts, LoopDevice};
 use crate::memory_marks::{self, Mark, range_of_vec};
-use crate::workload::{TransferCounts, Workload, payload};
+use crate::workload::{Workload, payload};
 
 const PORT: u16 = 18515;
 /// Bytes of registered memory at each end, unless a message needs more. Little: filling it takes
@@ -74,21 +74,12 @@ impl VerbsPair {
         ensure!(workload.timestamps, "the runtime has no setting for TCP timestamps");
         let qps = u32::try_from(workload.qps)?;
         let arena_len = ARENA_LEN.max(workload.size.checked_mul(qps).context("too many bytes")?);
-        let devices = loopback::pair(workload.mtu, workload.checksum());
-        let frames = devices.each_ref().map(LoopDevice::frame_counts);
-        let memory = devices.each_ref().map(LoopDevice::memory);
-        let [left, right] = devices;
-        let config = |host| {
-            let mut config = config(&workload, host);
-            if is_roomy {
-                config.qps_max = CROWD_QPS_MAX;
-            }
-            config
-        };
-        let contexts = Context::joined((left, config(1)), (right, config(2)))?;
-        let ([left_frames, right_frames], [left, right]) = (frames, memory);
-        let source = Endpoint::new(contexts.0, left_frames, left, &workload, arena_len)?;
-        let sink = Endpoint::new(contexts.1, right_frames, right, &workload, arena_len)?;
+        let [left, right] = loopback::pair(workload.mtu, workload.checksum());
+        let [of_left, of_right] = [&left, &right].map(|port| (port.frame_counts(), port.memory()));
+        let config = |host| config(&workload, host, is_roomy);
+        let (left, right) = Context::joined((left, config(1)), (right, config(2)))?;
+        let source = Endpoint::new(left, of_left, &workload, arena_len)?;
+        let sink = Endpoint::new(right, of_right, &workload, arena_len)?;
         source.mr.write(0, &payload(arena_len));
 
         let mut param = ConnParam::default();
@@ -115,17 +106,13 @@ impl VerbsPair {
     }
 
     /// Writes `count` messages, until all have completed: those of the last segments may be under
-    /// way.
-    pub fn write(&mut self, count: u64) -> TransferCounts {
-        let before = self.counts();
+    /// way. Returns the frames that the source has sent.
+    pub fn write(&mut self, count: u64) -> u64 {
+        let before = self.source.frames.sent();
         let target = self.posted + count;
         self.to_post = (0..self.workload.qps).collect();
         self.poll_until(target, |pair| pair.completed == target);
-        self.counts().since(before)
-    }
-
-    fn counts(&self) -> TransferCounts {
-        TransferCounts { segments: self.source.frames.sent(), acks: self.sink.frames.sent() }
+        self.source.frames.sent() - before
     }
 
     /// Polls the source `count` times while there is nothing to do.
@@ -257,8 +244,7 @@ impl VerbsPair {
 impl Endpoint {
     fn new(
         context: Context,
-        frames: Arc<FrameCounts>,
-        port_memory: Vec<Range<usize>>,
+        (frames, port_memory): (Arc<FrameCounts>, Vec<Range<usize>>),
         workload: &Workload,
         arena_len: u32,
     ) -> Result<Self> {
@@ -284,7 +270,7 @@ impl Endpoint {
 }
 
 /// Configuration of host 1, the source, or 2. Closes at once, without waiting for the peer.
-fn config(workload: &Workload, host: u8) -> Config {
+fn config(workload: &Workload, host: u8, is_roomy: bool) -> Config {
     let address = workload.address(host);
     // The device is not opened by its name.
     let mut config = Config::new(DeviceSpec::Ring, address, workload.prefix_len());
@@ -295,6 +281,9 @@ fn config(workload: &Workload, host: u8) -> Config {
     config.regions_max = 256;
     config.linger = Duration::ZERO;
     config.drop_linger = Duration::ZERO;
+    if is_roomy {
+        config.qps_max = CROWD_QPS_MAX;
+    }
     if host == 1 {
         config.tcp.ecn = workload.ecn_mode();
     }

@@ -92,25 +92,3 @@ impl Workload {
 pub fn payload(len: u32) -> Vec<u8> {
     (0..len).map(|at| at.wrapping_mul(0x9e37_79b1).to_be_bytes()[0]).collect()
 }
-
-/// Frames of a transfer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TransferCounts {
-    /// Frames sent by the source.
-    pub segments: u64,
-    /// Frames sent by the sink: ACKs.
-    pub acks: u64,
-}
-
-impl TransferCounts {
-    /// Returns the counts of the time from `earlier` to `self`.
-    pub const fn since(self, earlier: Self) -> Self {
-        Self { segments: self.segments - earlier.segments, acks: self.acks - earlier.acks }
-    }
-}
-
-impl std::fmt::Display for TransferCounts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} segments, {} acks", self.segments, self.acks)
-    }
-}

@@ -26,8 +26,8 @@ fn main() -> Result<()> {
     ensure!(workload.depth > 0, "--depth is at least 1");
     ensure!(workload.qps == 1, "--qps is for verbs-cost");
     let mut pair = EnginePair::connect(workload);
-    let counts = pair.transfer(options.transfer, options.count);
+    let [segments, _] = pair.transfer(options.transfer, options.count);
     ensure!(pair.is_verified(), "the bytes at the sink differ from those of the source");
-    println!("{counts}");
+    println!("{segments} segments");
     Ok(())
 }

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 use ferrowarp_bench::verbs_pair::VerbsPair;
 use ferrowarp_bench::verbs_pair::crowd::Crowd;
-use ferrowarp_bench::workload::{TransferCounts, Workload};
+use ferrowarp_bench::workload::Workload;
 
 #[derive(Parser)]
 #[command(about = "RDMA Writes between two contexts on one thread, over heap ports")]
@@ -34,9 +34,9 @@ fn main() -> Result<()> {
     ensure!(workload.depth > 0 && workload.qps > 0, "--depth and --qps are at least 1");
     let mut pair = VerbsPair::connect(workload, options.idle)?;
     let crowd = options.crowded.then(|| Crowd::add(&mut pair)).transpose()?;
-    let counts = if options.idle {
+    let segments = if options.idle {
         pair.poll_idle(options.count);
-        TransferCounts::default()
+        0
     } else {
         pair.write(options.count)
     };
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     }
     pair.drain();
     ensure!(pair.is_verified(), "the bytes at the sink differ from those of the source");
-    println!("{counts}");
+    println!("{segments} segments");
     // Closing would take time, and much of a short trace.
     std::mem::forget((pair, crowd));
     Ok(())
