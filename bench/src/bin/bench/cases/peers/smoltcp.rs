@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Result, bail, ensure};
-use ferrowarp::device::register_current_thread;
+use ferrowarp::device::{Device as _, register_current_thread};
 use hdrhistogram::Histogram;
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
 use smoltcp::socket::tcp;
@@ -51,7 +51,7 @@ fn run(mtu: u16, test: Test, seconds: f64) -> Result<Figures> {
     let (left, right) = open_ring(&open_config(mtu))?;
     register_current_thread();
     let end = |device, index: usize| End::new(Port::new(device), ADDRESSES[index], test);
-    let mut ends = [end(left, 0)?, end(right, 1)?];
+    let mut ends = [end(left, 0), end(right, 1)];
     connect(&mut ends)?;
     match test {
         Test::Stream { size, .. } => bandwidth(&mut ends, usize::try_from(size)?, seconds),
@@ -68,22 +68,20 @@ struct End {
 }
 
 impl End {
-    fn new(mut port: Port, address: IpAddress, test: Test) -> Result<Self> {
-        let config = Config::new(EthernetAddress(port.mac()).into());
+    fn new(mut port: Port, address: IpAddress, test: Test) -> Self {
+        let config = Config::new(EthernetAddress(port.device.capabilities().mac).into());
         let now = smoltcp::time::Instant::now();
         let mut interface = Interface::new(config, &mut port, now);
-        let mut added = Ok(());
         interface.update_ip_addrs(|addresses| {
-            added = addresses.push(IpCidr::new(address, 24));
+            addresses.push(IpCidr::new(address, 24)).expect("there is room for one");
         });
-        ensure!(added.is_ok(), "no room for an address");
         let buffer = || tcp::SocketBuffer::new(vec![0; BUFFER_LEN]);
         let mut socket = tcp::Socket::new(buffer(), buffer());
         // A stream is faster with Nagle's algorithm, which merges short messages.
         socket.set_nagle_enabled(matches!(test, Test::Stream { .. }));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
-        Ok(Self { interface, port, sockets, handle })
+        Self { interface, port, sockets, handle }
     }
 
     fn socket(&mut self) -> &mut tcp::Socket<'static> {
@@ -93,7 +91,7 @@ impl End {
     fn poll(&mut self) {
         let now = smoltcp::time::Instant::now();
         self.interface.poll(now, &mut self.port, &mut self.sockets);
-        self.port.flush();
+        self.port.device.flush();
     }
 }
 

@@ -11,9 +11,10 @@ use smoltcp::time::Instant;
 const BURST: usize = 32;
 const HEADER_LEN: usize = 14;
 
-/// The port, and frames received and not yet processed.
+/// The port, which sends what smoltcp has written when it is flushed, and frames received and not
+/// yet processed.
 pub(crate) struct Port {
-    device: DpdkDevice,
+    pub(crate) device: DpdkDevice,
     burst: Vec<DpdkRx>,
     received: VecDeque<DpdkRx>,
 }
@@ -22,15 +23,6 @@ impl Port {
     pub(crate) fn new(device: DpdkDevice) -> Self {
         let (burst, received) = (Vec::with_capacity(BURST), VecDeque::with_capacity(BURST));
         Self { device, burst, received }
-    }
-
-    pub(crate) fn mac(&self) -> [u8; 6] {
-        self.device.capabilities().mac
-    }
-
-    /// Sends the frames that smoltcp has written.
-    pub(crate) fn flush(&mut self) {
-        self.device.flush();
     }
 
     fn can_send(&self) -> bool {
