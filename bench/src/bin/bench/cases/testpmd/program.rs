@@ -13,7 +13,6 @@ use ferrowarp_tests::process::Running;
 use crate::iwperf::last_line;
 
 pub(crate) const PROGRAM: &str = "dpdk-testpmd";
-pub(crate) const PACKAGE: &str = "dpdk-dev";
 /// Buffers of a process: few, so that they stay in the cache.
 const MBUF_COUNT: &str = "2048";
 /// Bytes of a buffer before the frame.
@@ -112,17 +111,4 @@ fn received_rate(output: &str) -> Option<u64> {
     let (_, rate) = output.split_once("Rx-bps:")?;
     let (rate, _) = rate.split_once("Tx-pps:")?;
     rate.trim().parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rate_is_parsed_when_it_is_complete() {
-        let line = "  Rx-pps:       840229          Rx-bps:  10176860048\n";
-        assert_eq!(received_rate(line), None);
-        let both = format!("{line}  Tx-pps:            0          Tx-bps:            0\n");
-        assert_eq!(received_rate(&both), Some(10_176_860_048));
-    }
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use ferrowarp_tests::netns::{Namespace, ip};
 use ferrowarp_tests::process::Running;
 
+use super::WARM_UP;
 use super::program::{Role, TIMEOUT, Testpmd};
 use crate::iwperf::last_line;
 use crate::launch::in_namespace;
@@ -26,8 +27,6 @@ const ADDRESSES: [&str; 2] = ["198.18.65.1", "198.18.65.2"];
 const MTU: u16 = 1500;
 /// Packets that show that traffic flows.
 const FLOWING: u64 = 1000;
-/// Time before the measurement, when traffic flows.
-const WARM_UP: Duration = Duration::from_millis(300);
 /// Time for which the stack transmits beyond the measurement. On a busy machine that begins late,
 /// and with the end of the transfer the interfaces are gone.
 const MARGIN: Duration = Duration::from_secs(3);
@@ -38,12 +37,7 @@ pub(crate) const PACKETS: &str = "M packets/s, both directions";
 /// Creates a namespace with a bridge.
 fn bridged() -> Result<Namespace> {
     let namespace = Namespace::new()?;
-    let name = namespace.name();
-    let ipv6 = ["all", "default"].map(|it| format!("net.ipv6.conf.{it}.disable_ipv6=1"));
-    // A kernel without IPv6 needs no switching off.
-    let _ = in_namespace(name, "sysctl", &["-qw", &ipv6[0], &ipv6[1]]);
-    ip(&["-n", name, "link", "add", BRIDGE, "type", "bridge"])?;
-    ip(&["-n", name, "link", "set", BRIDGE, "up"])?;
+    ip(&["-n", namespace.name(), "link", "add", BRIDGE, "up", "type", "bridge"])?;
     Ok(namespace)
 }
 
