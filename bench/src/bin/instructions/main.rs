@@ -85,20 +85,15 @@ fn main() -> Result<()> {
         print!("{}", table::format(&figures));
     }
     if let Some(file) = &options.write {
-        fs::write(file, table::format(&figures))
-            .with_context(|| format!("cannot write {}", file.display()))?;
+        let file = file.display().to_string();
+        fs::write(&file, table::format(&figures)).context(file)?;
     }
     if let Some(file) = &options.check {
-        let table =
-            fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let deviations = table::compare(&table, &figures, options.rise)?;
-        ensure!(
-            deviations.is_empty(),
-            "not as in {}:\n{}\nif that is meant, bench/instructions --write {}",
-            file.display(),
-            deviations.join("\n"),
-            file.display()
-        );
+        let file = file.display().to_string();
+        let table = fs::read_to_string(&file).with_context(|| file.clone())?;
+        let found = table::compare(&table, &figures, options.rise)?.join("\n");
+        let remedy = format!("if that is meant, bench/instructions --write {file}");
+        ensure!(found.is_empty(), "not as in {file}:\n{found}\n{remedy}");
     }
     Ok(())
 }

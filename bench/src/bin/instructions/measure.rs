@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::callgrind::{self, Profile};
 use crate::cases::{Case, SEGMENT};
@@ -52,7 +52,8 @@ pub(crate) struct Measured {
 #[derive(Debug)]
 pub(crate) struct Lines {
     pub(crate) ends: [EndLines; 2],
-    pub(crate) writes: u64,
+    /// Turns of the queue pairs, where many take turns.
+    pub(crate) turns: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -153,14 +154,9 @@ impl Setup {
             .stderr(Stdio::piped())
             .spawn()?;
         let trace = child.stderr.take().context("a pipe")?;
-        // Read to its end, also after an error of the program.
-        let ends = state_lines::read(BufReader::with_capacity(1 << 20, trace));
-        ensure!(
-            child.wait()?.success(),
-            "{}: {}",
-            Program::Verbs.name(),
-            ends.err().unwrap_or_else(|| anyhow!("failed")),
-        );
-        Ok(Lines { ends: ends?, writes })
+        // It has the errors of the program too.
+        let ends = state_lines::read(BufReader::with_capacity(1 << 20, trace))?;
+        ensure!(child.wait()?.success(), "{} failed", Program::Verbs.name());
+        Ok(Lines { ends, turns: case.turn.map(|turn| (writes / turn).max(1)) })
     }
 }

@@ -32,17 +32,12 @@ pub(crate) struct LineUse {
 }
 
 impl EndLines {
-    /// Returns the mean number of lines that a train touches.
-    pub(crate) fn touched(&self) -> f64 {
-        let sum: u64 = self.lines.values().map(|line| line.trains).sum();
-        sum as f64 / self.trains as f64
-    }
-
-    /// Returns how often trains touched lines that few of them touch: where queue pairs take turns,
-    /// the lines of a single one.
-    pub(crate) fn touched_by_few(&self) -> u64 {
-        let few = |trains: &u64| trains * FEW_ONE_IN <= self.trains;
-        self.lines.values().map(|line| line.trains).filter(few).sum()
+    /// Returns the mean number of lines that a train touches; where queue pairs take so many turns,
+    /// of lines of a single one in a turn, which few trains touch.
+    pub(crate) fn touched(&self, turns: Option<u64>) -> f64 {
+        let counts = |trains: &u64| turns.is_none() || trains * FEW_ONE_IN <= self.trains;
+        let sum: u64 = self.lines.values().map(|line| line.trains).filter(counts).sum();
+        sum as f64 / turns.unwrap_or(self.trains) as f64
     }
 }
 
@@ -168,27 +163,20 @@ mod tests {
              S 1000,8\nI  100040,2\n L 2040,8\n S 1080,8\n",
         )
         .unwrap();
-        assert_eq!((source.trains, source.touched()), (2, 1.5));
+        assert_eq!((source.trains, source.touched(None)), (2, 1.5));
         assert_eq!(source.lines[&(0x2000 / 64)].code, BTreeSet::from([0x20]));
         assert_eq!(source.lines[&(0x2040 / 64)].code, BTreeSet::from([0x30, 0x40]));
-        assert_eq!((sink.trains, sink.touched()), (1, 1.0));
+        assert_eq!((sink.trains, sink.touched(None)), (1, 1.0));
     }
 
     #[test]
-    fn lines_of_few_trains_are_told_apart() {
-        let train = |line: u64| format!(" S 1000,8\n L 2000,8\n L {:x},8\n S 1080,8\n", line * 64);
-        let trace: String = (0x100..0x107).chain([0x100]).map(train).collect();
-        let [source, _] = parse(&format!("{trace} S 1040,8\n S 1080,8\n")).unwrap();
-        // Of eight trains all touch one line, two touch another, and one each six lines.
-        assert_eq!((source.trains, source.touched_by_few()), (8, 6));
-    }
-
-    #[test]
-    fn ignored_addresses_and_idle_polls_do_not_count() {
-        let train = " S 1000,8\n L 5ff8,8\n L 5fc0,4\n L 6000,8\n S 1080,8\n";
+    fn lines_of_few_trains_are_told_apart_and_idle_polls_ignored() {
+        let train = |line: u64| format!(" S 1000,8\n L 5ff8,8\n L {:x},8\n S 1080,8\n", line * 64);
+        let trace: String = (0x180..0x187).chain([0x180]).map(train).collect();
         let idle = " S 1000,8\n L 7000,8\n S 10c0,8\n";
-        let [source, _] = parse(&format!("{idle}{train} S 1040,8\n S 1080,8\n")).unwrap();
-        assert_eq!(source.lines.keys().copied().collect::<Vec<_>>(), [0x6000 / 64]);
+        let [source, _] = parse(&format!("{idle}{trace} S 1040,8\n S 1080,8\n")).unwrap();
+        // Two of eight trains touch one line, and one each six others.
+        assert_eq!((source.trains, source.touched(None), source.touched(Some(4))), (8, 1.0, 1.5));
     }
 
     #[test]

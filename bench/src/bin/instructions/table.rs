@@ -8,8 +8,7 @@ use crate::callgrind::Profile;
 use crate::cases::{CROWDED_POLL, IDLE_POLL};
 use crate::measure::{Measured, Program};
 
-/// Name in the table, which is that of the measure and of the case with a tab in between, and
-/// value.
+/// Name in the table, of measure and case with a tab in between, and value.
 pub(crate) type Figure = (String, f64);
 
 /// Beginning of the names of lines of state.
@@ -36,19 +35,13 @@ pub(crate) fn figures(measured: &[Measured]) -> Vec<Figure> {
     for program in Program::ALL {
         add(program.measure(), &|of| of.costs[program as usize].as_ref().map(Profile::stack));
     }
-    for (end, name) in ["source", "sink"].into_iter().enumerate() {
-        add(&format!("{LINES}, {name}"), &|of| {
-            of.lines
-                .as_ref()
-                .filter(|_| of.case.turn.is_none())
-                .map(|lines| lines.ends[end].touched())
-        });
-    }
-    for (end, name) in ["source", "sink"].into_iter().enumerate() {
-        add(&format!("{LINES} of a queue pair, {name}"), &|of| {
-            let (lines, turn) = (of.lines.as_ref()?, of.case.turn?);
-            Some(lines.ends[end].touched_by_few() as f64 / (lines.writes / turn).max(1) as f64)
-        });
+    for (measure, in_turns) in [(LINES, false), ("state lines of a queue pair", true)] {
+        for (end, name) in ["source", "sink"].into_iter().enumerate() {
+            add(&format!("{measure}, {name}"), &|of| {
+                let lines = of.lines.as_ref().filter(|lines| lines.turns.is_some() == in_turns)?;
+                Some(lines.ends[end].touched(lines.turns))
+            });
+        }
     }
     figures
 }
