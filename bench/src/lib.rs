@@ -2,12 +2,9 @@
 //! cache lines that it touches.
 //!
 //! Two ends run on one thread in virtual time, with heap frames and a zero-copy link
-//! ([`loopback`]): engines (`engine_pair`) or contexts of the runtime (`verbs_pair`). The counts
-//! are reproducible and show the cost of a change.
-//!
-//! Programs: `core-cost` (the two engines) and `verbs-cost` (the two contexts), which
-//! `instructions` runs under valgrind. Wall time is measured by another program: `bench` runs each
-//! case next to its bound or a peer.
+//! ([`loopback`]): engines (`engine_pair`, the program `core-cost`) or contexts of the runtime
+//! (`verbs_pair`, the program `verbs-cost`). The counts are reproducible and show the cost of a
+//! change. The program `bench` measures wall time instead.
 
 #[cfg(feature = "core")]
 pub mod engine_pair;

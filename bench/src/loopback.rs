@@ -132,23 +132,13 @@ impl TxFrame for LoopFrame {
 /// Frames in flight in one direction.
 type FrameQueue = Arc<Mutex<VecDeque<LoopFrame>>>;
 
-/// Frames that a port has sent and received.
+/// Frames that a port has moved so far.
 #[derive(Debug, Default)]
 pub struct FrameCounts {
-    sent: AtomicU64,
-    received: AtomicU64,
-}
-
-impl FrameCounts {
-    /// Returns the number of sent frames.
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of received frames.
-    pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
+    /// Frames given to the port.
+    pub sent: AtomicU64,
+    /// Frames taken from it.
+    pub received: AtomicU64,
 }
 
 /// One port of a pair.
@@ -158,7 +148,8 @@ pub struct LoopDevice {
     control: Arc<FreeList>,
     rx_queue: FrameQueue,
     tx_queue: FrameQueue,
-    frames: Arc<FrameCounts>,
+    /// Remain readable when the port has an owner.
+    pub frames: Arc<FrameCounts>,
     /// Drops every `lose_every`th queued frame; 0: none.
     lose_every: usize,
     queued: usize,
@@ -204,11 +195,6 @@ impl LoopDevice {
     pub fn frames_in_use(&self) -> usize {
         let free = lock(&self.data).len() + lock(&self.control).len();
         DATA_COUNT + CONTROL_COUNT - free
-    }
-
-    /// Returns the counts of moved frames, which remain readable when the port has an owner.
-    pub fn frame_counts(&self) -> Arc<FrameCounts> {
-        Arc::clone(&self.frames)
     }
 
     /// Returns the addresses of all memory that the port has allocated, frames included, for a

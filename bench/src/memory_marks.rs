@@ -1,8 +1,7 @@
 //! Marks in a memory trace: which poll an access belongs to, and which addresses are no state.
 //!
 //! A traced program announces the addresses on standard error, where the trace goes as well, and
-//! then stores to a mark at the beginning and at the end of each poll. The program
-//! `instructions` reads both.
+//! then stores to a mark at the beginning and at the end of each poll. `instructions` reads both.
 
 use std::fs;
 use std::io::Write;

@@ -4,11 +4,12 @@
 //! The application does as `iwperf`: it polls its completion queue, which drives the shard whenever
 //! the queue is empty, and posts a request for each that has completed, with one doorbell for all.
 
-pub mod crowd;
+mod crowd;
 
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -28,7 +29,7 @@ const PORT: u16 = 18515;
 const ARENA_LEN: u32 = 1 << 17;
 /// Virtual time per poll.
 const POLL_TIME: Duration = Duration::from_micros(1);
-/// Queue pairs of a context that has space for a [`Crowd`](crowd::Crowd).
+/// Queue pairs of a context that has space for the queues of [`VerbsPair::add_crowd`].
 const CROWD_QPS_MAX: usize = 32_768;
 /// Time after which the source polls no queue pair any more that was posted to.
 const IDLE_AFTER: Duration = Duration::from_millis(20);
@@ -68,14 +69,14 @@ pub struct VerbsPair {
 }
 
 impl VerbsPair {
-    /// Opens two contexts in virtual time, and connects them. `is_roomy`: with space for a
-    /// [`Crowd`](crowd::Crowd).
+    /// Opens two contexts in virtual time, and connects them. `is_roomy`: with space for the
+    /// queues of [`add_crowd`](Self::add_crowd).
     pub fn connect(workload: Workload, is_roomy: bool) -> Result<Self> {
         ensure!(workload.timestamps, "the runtime has no setting for TCP timestamps");
         let qps = u32::try_from(workload.qps)?;
         let arena_len = ARENA_LEN.max(workload.size.checked_mul(qps).context("too many bytes")?);
         let [left, right] = loopback::pair(workload.mtu, workload.checksum());
-        let [of_left, of_right] = [&left, &right].map(|port| (port.frame_counts(), port.memory()));
+        let [of_left, of_right] = [&left, &right].map(|of| (Arc::clone(&of.frames), of.memory()));
         let config = |host| config(&workload, host, is_roomy);
         let (left, right) = Context::joined((left, config(1)), (right, config(2)))?;
         let source = Endpoint::new(left, of_left, &workload, arena_len)?;
@@ -108,11 +109,11 @@ impl VerbsPair {
     /// Writes `count` messages, until all have completed: those of the last segments may be under
     /// way. Returns the frames that the source has sent.
     pub fn write(&mut self, count: u64) -> u64 {
-        let before = self.source.frames.sent();
+        let before = self.source.frames.sent.load(Relaxed);
         let target = self.posted + count;
         self.to_post = (0..self.workload.qps).collect();
         self.poll_until(target, |pair| pair.completed == target);
-        self.source.frames.sent() - before
+        self.source.frames.sent.load(Relaxed) - before
     }
 
     /// Polls the source `count` times while there is nothing to do.
@@ -147,7 +148,7 @@ impl VerbsPair {
     /// Polls until the sink has received every frame. It may not have acknowledged them all.
     pub fn drain(&mut self) {
         self.poll_until(self.posted, |pair| {
-            pair.sink.frames.received() == pair.source.frames.sent()
+            pair.sink.frames.received.load(Relaxed) == pair.source.frames.sent.load(Relaxed)
         });
     }
 
@@ -167,7 +168,7 @@ impl VerbsPair {
     /// so that a profile separates the two ends.
     #[inline(never)]
     fn poll_source(&mut self, target: u64) {
-        let sent = self.source.frames.sent();
+        let sent = self.source.frames.sent.load(Relaxed);
         self.mark(Mark::Source);
         let Self { source, progress, to_post, .. } = self;
         self.completed += source.poll(|wc| {
@@ -187,17 +188,17 @@ impl VerbsPair {
             }
         }
         self.to_post.clear();
-        let is_train = self.source.frames.sent() > sent;
+        let is_train = self.source.frames.sent.load(Relaxed) > sent;
         self.mark(if is_train { Mark::Train } else { Mark::Idle });
     }
 
     /// One step of the sink: polls completions, which drives the shard.
     #[inline(never)]
     fn poll_sink(&mut self) {
-        let received = self.sink.frames.received();
+        let received = self.sink.frames.received.load(Relaxed);
         self.mark(Mark::Sink);
         self.sink.poll(|_| {});
-        let is_train = self.sink.frames.received() > received;
+        let is_train = self.sink.frames.received.load(Relaxed) > received;
         self.mark(if is_train { Mark::Train } else { Mark::Idle });
     }
 

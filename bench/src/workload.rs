@@ -50,19 +50,6 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The defaults of the options, with 64 outstanding Writes of 64 KiB at an MTU of 1500.
-    pub const PLAIN: Self = Self {
-        mtu: 1500,
-        timestamps: true,
-        crc: true,
-        ecn: false,
-        ipv6: false,
-        software_checksums: false,
-        size: 65_536,
-        depth: 64,
-        qps: 1,
-    };
-
     /// Returns the checksum mode of the ports.
     pub const fn checksum(&self) -> ChecksumMode {
         if self.software_checksums { ChecksumMode::Software } else { ChecksumMode::NotNeeded }

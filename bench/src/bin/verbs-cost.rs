@@ -5,7 +5,6 @@
 use anyhow::{Result, ensure};
 use clap::Parser;
 use ferrowarp_bench::verbs_pair::VerbsPair;
-use ferrowarp_bench::verbs_pair::crowd::Crowd;
 use ferrowarp_bench::workload::Workload;
 
 #[derive(Parser)]
@@ -33,7 +32,7 @@ fn main() -> Result<()> {
     let workload = options.workload;
     ensure!(workload.depth > 0 && workload.qps > 0, "--depth and --qps are at least 1");
     let mut pair = VerbsPair::connect(workload, options.idle)?;
-    let crowd = options.crowded.then(|| Crowd::add(&mut pair)).transpose()?;
+    let crowd = options.crowded.then(|| pair.add_crowd()).transpose()?;
     let segments = if options.idle {
         pair.poll_idle(options.count);
         0

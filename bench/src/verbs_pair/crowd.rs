@@ -4,35 +4,28 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
-use ferrowarp::{ConnParam, Cq, Qp, QpOptions, QpState, RecvWr, SgList, Srq};
+use ferrowarp::{ConnParam, Qp, QpOptions, QpState, RecvWr, SgList, Srq};
 
 use super::{PORT, TIMEOUT, VerbsPair};
 
-const IDLE_COUNT: usize = 10_000;
+/// Queue pairs without work, and as many whose requests wait.
+const QP_COUNT: usize = 10_000;
 const SRQ_COUNT: usize = 1000;
-const BLOCKED_COUNT: usize = 10_000;
 /// Length of the full completion queue, and requests that overrun it.
 const FULL_LEN: usize = 4;
 
-/// See the [module's documentation](self).
-pub struct Crowd {
-    _qps: Vec<Qp>,
-    _srqs: Vec<Srq>,
-    _full: Cq,
-}
-
-impl Crowd {
-    /// Adds the queues to the source.
-    pub fn add(pair: &mut VerbsPair) -> Result<Self> {
-        let VerbsPair { source, sink, workload, .. } = pair;
+impl VerbsPair {
+    /// Adds the queues to the source, until what is returned is dropped.
+    pub fn add_crowd(&mut self) -> Result<impl Sized + use<>> {
+        let Self { source, sink, workload, .. } = self;
         let pd = &source._pd;
-        let srqs = (0..SRQ_COUNT).map(|_| pd.create_srq(4)).collect::<Result<_, _>>()?;
+        let srqs: Vec<Srq> = (0..SRQ_COUNT).map(|_| pd.create_srq(4)).collect::<Result<_, _>>()?;
         let idle = QpOptions::new(&source.cq).max_send_wr(1).max_recv_wr(1).shard(0);
         let mut qps: Vec<_> =
-            (0..IDLE_COUNT).map(|_| pd.create_qp(&idle)).collect::<Result<_, _>>()?;
+            (0..QP_COUNT).map(|_| pd.create_qp(&idle)).collect::<Result<_, _>>()?;
         let full = source.context.create_cq(FULL_LEN)?;
         let blocked = QpOptions::new(&full).max_send_wr(2 * FULL_LEN).max_recv_wr(1).shard(0);
-        for _ in 0..BLOCKED_COUNT {
+        for _ in 0..QP_COUNT {
             let qp = pd.create_qp(&blocked)?;
             qp.post_recv(RecvWr { wr_id: 0, sg_list: SgList::default() })?;
             qps.push(qp);
@@ -46,17 +39,15 @@ impl Crowd {
         let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
         request.accept(&passive, ConnParam::default())?;
         active.wait_established(TIMEOUT)?;
-        let active = pair.write_from(active, FULL_LEN + 1);
-        while qps[IDLE_COUNT..].iter().any(|qp| qp.state() != QpState::Error) {
-            pair.source.context.drive();
-            pair.sink.context.drive();
+        let active = self.write_from(active, FULL_LEN + 1);
+        while qps[QP_COUNT..].iter().any(|qp| qp.state() != QpState::Error) {
+            self.source.context.drive();
+            self.sink.context.drive();
         }
         qps.extend([active, passive]);
-        Ok(Self { _qps: qps, _srqs: srqs, _full: full })
+        Ok((qps, srqs, full))
     }
-}
 
-impl VerbsPair {
     /// Writes `count` messages from another queue pair of the source, and returns it. They are
     /// posted where those of the pair are: with a second place that posts, the compiler would not
     /// inline that in the first, whose instructions are counted.

@@ -1,19 +1,30 @@
 //! Each benchmark program with small parameters, and properties of the workloads they measure.
 
-use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use clap::{Parser as _, ValueEnum as _};
 use ferrowarp_bench::engine_pair::EnginePair;
 use ferrowarp_bench::verbs_pair::VerbsPair;
 use ferrowarp_bench::workload::{Transfer, Workload};
-use ferrowarp_tests::{process, skip, skip_without};
+use ferrowarp_tests::{netns, process, skip, skip_without};
 use serde_json::Value;
 
-const LARGE: Workload = Workload { depth: 8, ..Workload::PLAIN };
-const SMALL: Workload = Workload { size: 64, depth: 128, ..Workload::PLAIN };
-const SINGLE: Workload = Workload { depth: 1, ..SMALL };
+const LARGE: &str = "--depth 8";
+const SMALL: &str = "--size 64 --depth 128";
+const SINGLE: &str = "--size 64 --depth 1";
+
+#[derive(clap::Parser)]
+struct Options {
+    #[command(flatten)]
+    workload: Workload,
+}
+
+/// Returns the workload with these options of the programs whose instructions are counted.
+fn workload(options: &str) -> Workload {
+    Options::parse_from(format!("instructions {options}").split_whitespace()).workload
+}
 
 fn stdout_of(out: Output) -> String {
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -23,32 +34,32 @@ fn stdout_of(out: Output) -> String {
 #[test]
 fn writes_verify_for_all_workloads() {
     for plain in [LARGE, SMALL, SINGLE] {
-        for workload in [
-            plain,
-            Workload { mtu: 9000, ..plain },
-            Workload { timestamps: false, ..plain },
-            Workload { crc: false, ..plain },
-            Workload { ecn: true, ..plain },
-            Workload { ipv6: true, ..plain },
-            Workload { software_checksums: true, ..plain },
+        for link in [
+            "",
+            "--mtu 9000",
+            "--no-timestamps",
+            "--no-crc",
+            "--ecn",
+            "--ipv6",
+            "--software-checksums",
         ] {
-            let mut pair = EnginePair::connect(workload);
+            let mut pair = EnginePair::connect(workload(&format!("{plain} {link}")));
             assert!(pair.transfer(Transfer::Write, 40)[0] > 0);
-            assert!(pair.is_verified(), "bytes differ: {workload:?}");
+            assert!(pair.is_verified(), "bytes differ: {plain} {link}");
         }
-        for ipv6 in [false, true] {
-            let workload = Workload { ipv6, ecn: true, software_checksums: true, ..plain };
-            let mut pair = VerbsPair::connect(workload, false).expect("a connection");
+        for link in ["--ecn --software-checksums", "--ecn --software-checksums --ipv6"] {
+            let pair = VerbsPair::connect(workload(&format!("{plain} {link}")), false);
+            let mut pair = pair.expect("a connection");
             assert!(pair.write(40) > 0);
             pair.drain();
-            assert!(pair.is_verified(), "bytes differ: {workload:?}");
+            assert!(pair.is_verified(), "bytes differ: {plain} {link}");
         }
     }
 }
 
 #[test]
 fn segments_are_full_and_acks_are_coalesced() {
-    let mut pair = EnginePair::connect(LARGE);
+    let mut pair = EnginePair::connect(workload(LARGE));
     pair.transfer(Transfer::Write, 20);
     let [segments, acks] = pair.transfer(Transfer::Write, 100);
     // A segment of 1448 bytes carries 1428 bytes of payload.
@@ -58,31 +69,29 @@ fn segments_are_full_and_acks_are_coalesced() {
 
 #[test]
 fn steady_state_and_loss_recovery_do_not_allocate() {
-    for (workload, transfer, lose_every) in [
-        (LARGE, Transfer::Write, 0),
-        (LARGE, Transfer::Send, 0),
-        (LARGE, Transfer::Read, 0),
-        (SMALL, Transfer::Write, 0),
-        (SMALL, Transfer::Send, 0),
-        (SMALL, Transfer::Read, 0),
-        (LARGE, Transfer::Write, 33),
-    ] {
-        let mut pair = EnginePair::connect(workload);
-        pair.lose_every(lose_every);
-        pair.transfer(transfer, 2000);
-        let info = allocation_counter::measure(|| {
-            let [segments, _] = pair.transfer(transfer, 500);
-            let has_retransmitted = segments > 500 * 65_536 / 1428 + 500;
-            assert!(has_retransmitted || lose_every == 0, "{segments} segments");
-        });
-        assert_eq!(info.count_total, 0, "{workload:?}, {transfer:?}: {info:?}");
-        assert!(pair.is_verified(), "bytes differ: {workload:?}, {transfer:?}");
+    let all = Transfer::value_variants();
+    for (options, lose_every, transfers) in
+        [(LARGE, 0, all), (SMALL, 0, all), (LARGE, 33, &[Transfer::Write])]
+    {
+        for &transfer in transfers {
+            let mut pair = EnginePair::connect(workload(options));
+            pair.lose_every(lose_every);
+            pair.transfer(transfer, 2000);
+            let info = allocation_counter::measure(|| {
+                let [segments, _] = pair.transfer(transfer, 500);
+                let has_retransmitted = segments > 500 * 65_536 / 1428 + 500;
+                assert!(has_retransmitted || lose_every == 0, "{segments} segments");
+            });
+            assert_eq!(info.count_total, 0, "{options}, {transfer:?}: {info:?}");
+            assert!(pair.is_verified(), "bytes differ: {options}, {transfer:?}");
+        }
     }
 }
 
 /// A run of a case, with little to measure.
 struct Run {
-    output: Output,
+    is_success: bool,
+    errors: String,
     markdown: String,
     report: Value,
 }
@@ -97,24 +106,26 @@ impl Run {
             command.arg(option).arg(path);
         }
         let output = command.output().expect("the program starts");
-        let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-        let report = serde_json::from_str(&read(&out.with_extension("json"))).unwrap_or_default();
-        let run = Self { markdown: read(&out), report, output };
-        assert!(run.report.is_object(), "no results: {}", run.errors());
-        run
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        let read = |path: &Path| fs::read_to_string(path).expect(&errors);
+        let report = serde_json::from_str(&read(&out.with_extension("json"))).expect("JSON");
+        Self { is_success: output.status.success(), markdown: read(&out), report, errors }
     }
 
-    fn errors(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.output.stderr)
-    }
-
-    /// Fails if a measurement did, or lacks a sample.
-    fn check(self) -> Self {
-        assert!(self.output.status.success(), "{}", self.errors());
-        for row in self.report["rows"].as_array().expect("a list") {
+    /// Runs a case: a line of arguments, and a line `NAME: FIGURE` for each figure that has to be
+    /// positive in the first row whose name begins so. No measurement may fail, or lack a sample.
+    fn check(case: &str, bin: Option<&Path>) -> Self {
+        let (args, figures) = case.split_once('\n').expect("figures");
+        let run = Self::of(args, bin.map(|folder| ("--bin", folder)).as_slice());
+        assert!(run.is_success, "{}", run.errors);
+        for row in run.report["rows"].as_array().expect("a list") {
             assert!(!values(row, "subject").is_empty(), "{row}");
         }
-        self
+        for line in figures.lines() {
+            let (name, figure) = line.trim().split_once(": ").expect("a name and a figure");
+            assert!(run.value(name, figure) > 0.0, "{line}: {}", run.report);
+        }
+        run
     }
 
     fn rows(&self, name: &str, figure: &str) -> Vec<&Value> {
@@ -127,7 +138,7 @@ impl Run {
 
     fn value(&self, name: &str, figure: &str) -> f64 {
         let rows = self.rows(name, figure);
-        *values(rows.first().expect(figure), "subject").first().expect("a sample")
+        values(rows.first().unwrap_or_else(|| panic!("{name}: {figure}")), "subject")[0]
     }
 }
 
@@ -143,11 +154,8 @@ for word; do
     case $word in
     read-*) echo "no such measurement" >&2; exit 3 ;;
     *-lat) lat='{"p50": 1, "p90": 2, "p99": 3, "p999": 4}' ;;
+    *.json) json=$word ;;
     esac
-done
-while [ $# -gt 1 ]; do
-    [ "$1" = --json ] && json=$2
-    shift
 done
 echo "{\"results\": [{\"bw_gbit_s\": 20, \"msg_rate_mops\": 1.0, \"errors\": 0, \"lat_us\": $lat,
     \"checksum\": \"none\"}]}" >"$json"
@@ -178,8 +186,8 @@ fn bound_compares_round_by_round_and_reports_failures() {
     let rows = "write-bw-64K-1500,write-bw-64-,read-bw-64K-1500";
     let args = format!("bound --seconds 0.002 --rounds 2 {} --rows {rows}", one_core());
     let run = Run::of(&args, &paths);
-    let errors = run.errors();
-    assert!(!run.output.status.success(), "the Reads failed");
+    let errors = &run.errors;
+    assert!(!run.is_success, "the Reads failed");
     assert!(errors.contains("round 2 of 2, write-bw-64K-1500-one: frozen bound "), "{errors}");
     assert!(run.markdown.contains("row: read-bw: ") || errors.contains("read-bw: "), "{errors}");
     let equal = "| M/s | write-bw 1.00 | write-bw of the other iwperf 1.00 | 1.00 (1.00 to 1.00) | \
@@ -208,58 +216,41 @@ fn rows_are_listed_and_unknown_ones_refused() {
     }
 }
 
-/// Cases with little work, and figures that they have to report, of rows whose names begin so.
-const CASES: [(&str, &[(&str, &str)]); 3] = [
-    (
-        "one-end --seconds 0.05",
-        &[
-            ("write-bw-64K-1500", "source, ns per segment"),
-            ("write-bw-64K-1500", "sink, ns per segment"),
-            ("write-bw-64K-9000", "source alone, Gb/s"),
-            ("write-bw-64K-9000", "sink alone, Gb/s"),
-        ],
-    ),
-    (
-        "loss --rate 0.05 --seconds 0.2 --single 2 --segments 200",
-        &[("single", "segments meanwhile, slow path at the sink"), ("goodput", "frames lost")],
-    ),
-    (
-        "connections --seconds 0.05 --idle 40 --many 300 --messages 2 --set-ups 40 --shards 2 \
-         --calls 20",
-        &[
-            ("memory-1-", "bytes allocated"),
-            ("memory-64-", "bytes allocated"),
-            ("write-64K-beside-idle", "ns per Write"),
-            ("write-64-beside-idle", "ns per Write"),
-            ("many-connections-300", "messages per second"),
-            ("set-up-rate-40", "ends per second"),
-            ("control-calls", "us, p50 of connect"),
-            ("control-calls", "us to drive each shard of a thread once"),
-        ],
-    ),
+/// Cases with little work, and their figures (see [`Run::check`]).
+const CASES: [&str; 4] = [
+    "one-end --rounds 1 --seconds 0.05
+     write-bw-64K-1500: source, ns per segment
+     write-bw-64K-1500: sink, ns per segment
+     write-bw-64K-9000: source alone, Gb/s
+     write-bw-64K-9000: sink alone, Gb/s",
+    "loss --rounds 1 --rate 0.05 --seconds 0.2 --single 2 --segments 200
+     single: segments meanwhile, slow path at the sink
+     goodput: frames lost",
+    "fairness --rounds 1 --seconds 0.3 --qps 3 --rows stream,qps-64-,incast-64-
+     stream: segments before a Write, most
+     qps-64-: segments before a Write, most
+     incast-64-: segments before a Write, most
+     incast-64-: us, p99 beside the traffic",
+    "connections --rounds 1 --seconds 0.05 --idle 40 --many 300 --messages 2 --set-ups 40 \
+     --shards 2 --calls 20
+     memory-1-: bytes allocated
+     memory-64-: bytes allocated
+     write-64K-beside-idle: ns per Write
+     write-64-beside-idle: ns per Write
+     many-connections-300: messages per second
+     set-up-rate-40: ends per second
+     control-calls: us, p50 of connect
+     control-calls: us to drive each shard of a thread once",
 ];
 
 #[test]
-fn cases_report_their_figures() {
-    for (args, figures) in CASES {
-        let run = Run::of(&format!("{args} --rounds 1 {}", one_core()), &[]).check();
-        for (name, figure) in figures {
-            assert!(run.value(name, figure) > 0.0, "{name}, {figure}: {}", run.report);
+fn cases_report_their_figures_and_keep_the_fairness_rule() {
+    for case in CASES {
+        let run = Run::check(&case.replacen('\n', &format!(" {}\n", one_core()), 1), None);
+        for row in run.rows("", "segments before a Write, most") {
+            assert!(values(row, "subject")[0] <= values(row, "reference")[0], "{row}");
         }
     }
-}
-
-#[test]
-fn fairness_keeps_its_rule() {
-    let args = "fairness --rounds 1 --seconds 0.3 --qps 3 --rows stream,qps-64-,incast-64-";
-    let run = Run::of(&format!("{args} {}", one_core()), &[]).check();
-    let rows = run.rows("", "segments before a Write, most");
-    assert_eq!(rows.len(), 3, "{}", run.report);
-    for row in rows {
-        let (most, allowed) = (values(row, "subject")[0], values(row, "reference")[0]);
-        assert!(most > 0.0 && most <= allowed, "the fairness rule: {row}");
-    }
-    assert_eq!(run.rows("", "us, p99 beside the traffic").len(), 3);
 }
 
 #[test]
@@ -267,48 +258,42 @@ fn devices_are_compared_pair_by_pair() {
     let Some(iwperf) = process::program("iwperf") else {
         return skip("no iwperf");
     };
-    let bin = iwperf.parent().expect("in a folder");
-    let args = "vhost --rounds 2 --seconds 0.1 --rows write-bw-64K-9,read-lat";
-    let run = Run::of(args, &[("--bin", bin)]).check();
-    assert_eq!(run.rows("", "Gb/s").len() + run.rows("", "us, p50").len(), 2, "{}", run.report);
-    if !process::is_installed("dpdk-testpmd") {
-        return;
+    let vhost = "vhost --rounds 2 --seconds 0.1 --rows write-bw-64K-9,read-lat
+                 write-bw-64K-9000: Gb/s
+                 read-lat: us, p50";
+    Run::check(vhost, iwperf.parent());
+    if process::is_installed("dpdk-testpmd") {
+        Run::check("testpmd --rounds 1 --seconds 0.2\nmemif-9000: Gb/s", iwperf.parent());
     }
-    let run = Run::of("testpmd --rounds 1 --seconds 0.2", &[("--bin", bin)]).check();
-    assert!(run.value("memif-9000", "Gb/s") > 0.0);
 }
 
 #[test]
 fn peers_compare_smoltcp_over_ring() {
     let folder = scripted();
-    let args = "peers --peers smoltcp --rounds 2 --seconds 0.1 --sizes 64,65536";
-    let run = Run::of(args, &[("--bin", folder.path())]).check();
+    let case = "peers --peers smoltcp --rounds 2 --seconds 0.1 --sizes 64,65536
+                ping-pong of 64: us, p99.9";
+    let run = Run::check(case, Some(folder.path()));
     for mtu in [1500, 9000] {
         let table = format!("### smoltcp: one core over ring, MTU {mtu} without CRC and checksums");
         assert!(run.markdown.contains(&table), "{}", run.markdown);
     }
     let row = run.rows("stream of 64 KiB", "Gb/s")[0];
     assert!(values(row, "subject")[0] == 20.0 && values(row, "reference")[0] > 0.0, "{row}");
-    assert!(!run.rows("ping-pong of 64", "us, p99.9").is_empty(), "{}", run.report);
 }
 
 #[test]
 fn tcp_is_compared_over_an_emulated_link() {
-    let path = process::program("iwlink");
-    let tun = Path::new("/dev/net/tun").exists();
-    let (Some(iwlink), true, None) = (path, tun, ferrowarp_tests::netns::missing_prerequisite())
-    else {
-        return skip("no iwlink, no /dev/net/tun, or not root");
+    let has_programs = ["iperf3", "ethtool"].into_iter().all(process::is_installed);
+    let can_emulate = Path::new("/dev/net/tun").exists() && netns::missing_prerequisite().is_none();
+    let (Some(iwlink), true) = (process::program("iwlink"), has_programs && can_emulate) else {
+        return skip("no iwlink, iperf3, ethtool or /dev/net/tun, or not root");
     };
-    if !["iperf3", "ethtool"].into_iter().all(process::is_installed) {
-        return skip("no iperf3 or no ethtool; apt-get install iperf3 ethtool");
-    }
     let bin = iwlink.parent().expect("in a folder");
     let run = Run::of("tcp-vs-kernel --quick", &[("--bin", bin)]);
-    if run.errors().contains("% late") {
+    if run.errors.contains("% late") {
         return skip_without("core idle enough for the emulator");
     }
-    let run = run.check();
+    assert!(run.is_success, "{}", run.errors);
     let gbit_s = run.value("loss of 0.1 %", "Gb/s");
     assert!(gbit_s > 0.0 && gbit_s < 0.21, "more than the link's rate: {gbit_s}");
 }
@@ -319,7 +304,7 @@ fn instructions_counts_every_layer() {
         return skip("no valgrind; apt-get install valgrind");
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_instructions"));
-    command.args(["--percent", "5", "--layers", "--only", "64 bytes, 128 outstanding"]);
+    command.args(["--percent", "5", "--layers", "--lines", "--only", "64 bytes, 128 outstanding"]);
     let out = stdout_of(command.output().expect("the program starts"));
     // The last is counted from post to completion alone.
     for layer in ["both ends, core", "both ends, post to completion", "sink", "tcp", "crc", "shard"]
@@ -331,4 +316,6 @@ fn instructions_counts_every_layer() {
     for figure in ["core\t64 bytes, 128 outstanding, ECN\t", "state lines, source\t64 bytes, 128"] {
         assert!(out.lines().any(|line| line.starts_with(figure)), "{out}");
     }
+    let is_place = |line: &str| line.contains(" 100 % ") && line.contains("tcp/tx/");
+    assert!(out.lines().any(is_place), "{out}");
 }

@@ -56,7 +56,7 @@ pub(crate) fn format(figures: &[Figure]) -> String {
     head.to_owned() + &figures.iter().map(line).collect::<String>()
 }
 
-/// Prints each figure beside that in `table`. Returns a line for each that exceeds the recorded one
+/// Prints each figure next to the one in `table`. Returns a line for each that exceeds that one
 /// by more than `percent`, lines of state by more than `MIN_LINES_RISE` at least, or that is below
 /// it by more than `FALL_MAX`; and one if many queues make polls longer.
 pub(crate) fn compare(table: &str, figures: &[Figure], percent: f64) -> Result<Vec<String>> {
