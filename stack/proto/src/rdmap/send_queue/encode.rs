@@ -145,6 +145,7 @@ fn emit_uncommon(slots: &Slots, number: u64, operation: &Operation, flags: WqeFl
         Operation::WriteImmediate { payload, rkey, remote, data, solicited } => {
             let (inline, count) = payload_shape(payload);
             let flags = flags.and(inline).and(WqeFlags::SOLICITED.when(*solicited));
+            // RFC 7306 section 5: the 8 bytes of Immediate Data follow the Write in a message.
             out.put(PAYLOAD, u64::from_ne_bytes(*data));
             let words = PAYLOAD + 1 + out.put_payload(PAYLOAD + 1, payload);
             let opcode = WqeOpcode::WriteImmediate;
@@ -152,10 +153,12 @@ fn emit_uncommon(slots: &Slots, number: u64, operation: &Operation, flags: WqeFl
         }
         Operation::Immediate { data, solicited } => {
             let flags = flags.and(WqeFlags::SOLICITED.when(*solicited));
+            // Alone they need no address, so they take its word.
             let remote = u64::from_ne_bytes(*data);
             out.put_head(&Head { flags, remote, ..head }, PAYLOAD)
         }
         Operation::Atomic { op, sink, rkey, remote } => {
+            // RFC 7306 section 4.1: one operand or two, each with its mask.
             let (opcode, operands, count) = match *op {
                 AtomicOp::FetchAdd { add, boundaries } => {
                     (WqeOpcode::FetchAdd, [add, boundaries, 0, 0], 2)
@@ -172,6 +175,7 @@ fn emit_uncommon(slots: &Slots, number: u64, operation: &Operation, flags: WqeFl
             let head = Head { opcode, count: 1, stag: *rkey, remote: *remote, ..head };
             out.put_head(&head, OPERANDS + count)
         }
+        // A local operation: the send queue keeps its place among the others.
         Operation::Bind(bind) => {
             out.put(PAYLOAD, bind.len);
             let zero_based = if bind.zero_based { ZERO_BASED } else { 0 };
