@@ -1,27 +1,25 @@
 //! Goodput under loss over `ring` at full speed, and how soon header prediction processes segments
 //! again after a recovery.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use ferrowarp::TcpStats;
+use ferrowarp::{Context, TcpStats};
 
+use super::lossy_port::{Losses, LossyPort};
 use super::{Case, Setup, case, on_core};
-use crate::ring::Pair;
+use crate::ring::{Pair, STREAM_WARM_UP, config, open_config, open_ring};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
     case!("loss", "Goodput under loss", rounds: 9, seconds: 1.0, quick: (6, 0.3));
 
-/// MTU, and bytes per RDMA Write.
 const MTU: u16 = 1500;
-const SIZE: u32 = 65_536;
 /// Time in which a loss has to be repaired.
 const REPAIR_TIME_MAX: Duration = Duration::from_secs(10);
-/// Time before the measurements of a connection: slow start, and growth of the window.
-const WARM_UP: Duration = Duration::from_millis(100);
 
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Options {
@@ -55,9 +53,9 @@ pub(crate) fn groups(setup: &Setup, options: Options) -> Result<Vec<Group>> {
     let goodput = Group::new("Goodput", name)
         .contender("with loss", move |seconds| {
             seed += 1;
-            on_core(core, move || goodput(Some((options.rate, seed)), seconds))
+            on_core(core, move || goodput(options.rate, seed, seconds))
         })
-        .contender("without", move |seconds| on_core(core, move || goodput(None, seconds)))
+        .contender("without", move |seconds| on_core(core, move || goodput(0.0, 0, seconds)))
         .compare("with loss", "without", "Gb/s", None)
         .show("with loss", LOST, None)
         .show("with loss", RETRANSMITTED, None);
@@ -70,19 +68,26 @@ pub(crate) fn groups(setup: &Setup, options: Options) -> Result<Vec<Group>> {
     Ok(vec![goodput, recovery])
 }
 
-fn goodput(loss: Option<(f64, u64)>, seconds: f64) -> Result<Figures> {
-    let mut pair = Pair::connect(MTU, SIZE, loss)?;
-    pair.run(WARM_UP)?;
+/// Connects two ends at full speed; frames of the source are lost, but no ACKs: the next one
+/// reports the same.
+fn connect(rate: f64, seed: u64) -> Result<(Pair, Arc<Losses>)> {
+    let (left, right) = open_ring(&open_config(MTU))?;
+    let losses = Arc::<Losses>::default();
+    let left = Context::over(LossyPort::new(left, rate, seed, &losses), config(1, MTU, 1))?;
+    let mut pair = Pair::connect(left, Context::over(right, config(2, MTU, 1))?)?;
+    pair.run(STREAM_WARM_UP)?;
+    Ok((pair, losses))
+}
+
+fn goodput(rate: f64, seed: u64, seconds: f64) -> Result<Figures> {
+    let (mut pair, losses) = connect(rate, seed)?;
     let counts = |pair: &Pair| -> Result<_> {
-        Ok((pair.tcp_stats()?[0], pair.watches[0].lost.load(Ordering::Relaxed)))
+        Ok((pair.tcp_stats()?[0], losses.count.load(Ordering::Relaxed)))
     };
     let (before, lost_before) = counts(&pair)?;
     let gbit_s = pair.run(Duration::from_secs_f64(seconds))?;
     let (now, lost) = counts(&pair)?;
-    ensure!(
-        loss.is_none_or(|(rate, _)| rate == 0.0) || lost > 0,
-        "no frame was lost: more --seconds"
-    );
+    ensure!(rate == 0.0 || lost > 0, "no frame was lost: more --seconds");
     let retransmits = now.retransmits.wrapping_sub(before.retransmits);
     Ok(Figures::from([
         ("Gb/s", gbit_s),
@@ -94,13 +99,12 @@ fn goodput(loss: Option<(f64, u64)>, seconds: f64) -> Result<Figures> {
 /// Loses single frames. After each repair the segments that either end receives are counted, and
 /// those among them that take the slow path of TCP.
 fn recovery(options: Options) -> Result<Figures> {
-    let mut pair = Pair::connect(MTU, SIZE, Some((0.0, 1)))?;
-    pair.run(WARM_UP)?;
+    let (mut pair, losses) = connect(0.0, 0)?;
     let mut repair_time = Duration::ZERO;
     let [mut during, mut after] = [[Received::default(); 2]; 2];
     for _ in 0..options.single {
         let before = pair.tcp_stats()?;
-        pair.watches[0].due.store(1, Ordering::Relaxed);
+        losses.is_due.store(true, Ordering::Relaxed);
         let start = Instant::now();
         while pair.tcp_stats()?[0].recoveries_ended == before[0].recoveries_ended {
             ensure!(start.elapsed() < REPAIR_TIME_MAX, "a loss was not repaired");

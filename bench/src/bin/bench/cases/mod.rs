@@ -4,6 +4,7 @@ pub(crate) mod bound;
 pub(crate) mod connections;
 pub(crate) mod fairness;
 pub(crate) mod loss;
+mod lossy_port;
 pub(crate) mod one_end;
 pub(crate) mod peers;
 pub(crate) mod tcp_vs_kernel;

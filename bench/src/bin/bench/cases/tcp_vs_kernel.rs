@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use ferrowarp::Context;
-use ferrowarp::device::register_current_thread;
 use ferrowarp_tests::netns::{self, Namespace, ip};
 use ferrowarp_tests::process::{self, Running, TempDir};
 use serde_json::Value;
@@ -19,7 +18,7 @@ use serde_json::Value;
 use super::peers::{Test, kernel};
 use super::{Case, Setup, case, on_core};
 use crate::launch::{self, Network};
-use crate::ring::{End, Pair, config};
+use crate::ring::{Pair, STREAM, config};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case = case!(
@@ -52,8 +51,6 @@ const INTERFACES: [&str; 2] = ["fwl0", "fwr0"];
 const TAP_QUEUE: &str = "10000";
 /// Most bytes of ours in flight: `memif` leads to a link with a delay here.
 const PATH_BYTES: u32 = 8 << 20;
-/// Bytes of a Write for goodput, and how many are outstanding: 8 MiB.
-const WRITES: (u32, usize) = (65_536, 128);
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum fraction of late frames of a valid run.
 const LATE_FRACTION_MAX: f64 = 0.02;
@@ -156,17 +153,14 @@ impl LinkPlan {
     fn ours(&self, sockets: [String; 2], seconds: f64) -> Result<Figures> {
         let (core, warm_up) = (self.cores[0], Duration::from_secs_f64(self.warm_up));
         on_core(core, || {
-            let (len, depth) = WRITES;
-            let open = |(host, socket): (u8, String)| -> Result<End> {
-                let mut config = config(format!("memif:{socket},client").parse()?, host, 1500, 1);
+            let open = |host, socket: String| -> Result<Context> {
+                let mut config = config(host, 1500, 1);
+                config.device = format!("memif:{socket},client").parse()?;
                 config.pools.path_bytes = PATH_BYTES;
-                End::new(Context::open(config)?, host, 1, depth, len as usize)
+                Ok(Context::open(config)?)
             };
             let [left, right] = sockets;
-            let (mut source, mut sink) = (open((1, left))?, open((2, right))?);
-            register_current_thread();
-            source.connect(0, &mut sink, 0)?;
-            let mut pair = Pair::new(source, sink, len, depth)?;
+            let mut pair = Pair::connect(open(1, left)?, open(2, right)?)?;
             pair.run(warm_up)?;
             Ok(Figures::from([("Gb/s", pair.run(Duration::from_secs_f64(seconds))?)]))
         })
@@ -191,7 +185,7 @@ impl LinkPlan {
         let interfaces = [at_receiver, at_sender];
         let network = Network::new([receiver, sender], interfaces, ADDRESSES[1], cores)?;
         let whole = seconds.ceil().max(1.0);
-        let test = Test::Stream { size: WRITES.0.into(), connections: 1 };
+        let test = Test::Stream { size: STREAM.0.into(), connections: 1 };
         Ok((iwlink, kernel::iperf3(&network, test, whole, self.warm_up.ceil())?))
     }
 }

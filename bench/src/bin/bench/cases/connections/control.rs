@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ferrowarp::device::{DeviceSpec, register_current_thread};
+use ferrowarp::device::register_current_thread;
 use ferrowarp::{
     Access, ConnParam, Context, Cq, CqOptions, Event, Mr, Operation, Payload, Qp, QpOptions,
     SendWr, ShardHandle, Wc, WcStatus,
@@ -36,7 +36,7 @@ pub(crate) const DRIVE_ROUND: &str = "us to drive each shard of a thread once";
 /// the thread that calls, the others drive the shards, each of both ends.
 pub(crate) fn run(shards: usize, samples: usize, cores: &[usize]) -> Result<Figures> {
     let with_shards = |host| {
-        let mut config = config(DeviceSpec::Ring, host, 1500, CONNECTIONS);
+        let mut config = config(host, 1500, CONNECTIONS);
         config.shards = shards;
         config
     };

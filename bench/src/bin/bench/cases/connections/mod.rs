@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use ferrowarp::device::{DeviceSpec, register_current_thread};
 use ferrowarp::{Context, Qp};
 
 use super::{Case, Setup, case, on_core};
@@ -129,13 +128,12 @@ impl Ends {
     /// Opens contexts for so many connections, with a region of so many bytes each.
     fn open(connections: usize, len: usize) -> Result<Self> {
         let of_host = |host| {
-            let mut config = config(DeviceSpec::Ring, host, 1500, connections);
+            let mut config = config(host, 1500, connections);
             // Graceful ends are measured.
             config.linger = TIMEOUT;
             config
         };
         let (left, right) = Context::ring_pair(of_host(1), of_host(2))?;
-        register_current_thread();
         let end = |context, host| End::new(context, host, 0, connections.min(1 << 14), len);
         Ok(Self { left: end(left, 1)?, right: end(right, 2)? })
     }
@@ -160,8 +158,11 @@ impl Ends {
     #[inline]
     fn poll(&mut self) -> Result<usize> {
         let mut completed = 0;
-        self.left.poll(|_, count| completed += count)?;
-        self.right.poll(|_, _| ())?;
+        self.left.poll(|_, _, count| {
+            completed += count;
+            Ok(())
+        })?;
+        self.right.poll(|_, _, _| Ok(()))?;
         Ok(completed)
     }
 
@@ -269,7 +270,7 @@ fn many_connections(count: usize, rounds: u8) -> Result<Figures> {
             while posted < count && posted - completed < WINDOW {
                 let len = u32::try_from(MESSAGE_LEN)?;
                 let write = Write { remote, offset: posted * MESSAGE_LEN, len };
-                ends.left.write(posted, (0, 1), &write)?;
+                ends.left.write(posted, 1, &write)?;
                 posted += 1;
             }
             completed += ends.poll()?;

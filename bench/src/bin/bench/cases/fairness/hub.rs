@@ -28,11 +28,11 @@ pub(crate) struct HubPort {
 
 /// Address of the port `index`: a local one.
 fn mac(index: usize) -> [u8; MAC_LEN] {
-    [2, 0, 0x5e, 0, 0, u8::try_from(index).expect("at most 256 ports")]
+    [2, 0, 0x5e, 0, 0, u8::try_from(index).expect("at most 255 ports")]
 }
 
 impl HubPort {
-    /// Returns `count` ports that share `port`, at most 256.
+    /// Returns `count` ports that share `port`, at most 255.
     pub(crate) fn share(port: DpdkDevice, count: usize) -> Vec<Self> {
         let rx_queues = (0..count).map(|_| VecDeque::new()).collect();
         let hub = Arc::new(Mutex::new(Hub { port, rx_queues, burst: Vec::new() }));
@@ -49,9 +49,8 @@ impl Hub {
     fn sort(&mut self) {
         self.port.receive(&mut self.burst, BURST_LEN);
         for frame in self.burst.drain(..) {
-            let to = frame.head().first_chunk();
-            let index = to.filter(|to| to[..MAC_LEN - 1] == mac(0)[..MAC_LEN - 1]);
-            let index = index.map(|to: &[u8; MAC_LEN]| usize::from(to[MAC_LEN - 1]));
+            // The last byte of the destination: no port is that of a broadcast.
+            let index = frame.head().get(MAC_LEN - 1).map(|&last| usize::from(last));
             if let Some(queue) = index.and_then(|index| self.rx_queues.get_mut(index)) {
                 queue.push_back(frame);
             }

@@ -2,16 +2,15 @@
 //! fairness rule: a connection that has something to send waits for one quantum of each of the
 //! others, and for the frames handed to the port before.
 
+mod bench;
 mod hub;
-mod load;
-mod rounds;
 mod traffic;
 
 use clap::Args;
 
-use self::rounds::{ALLOWED, ALONE, BEFORE, BOUND, P50, P99, SEGMENT};
+use self::bench::{ALLOWED, ALONE, BEFORE, BOUND, Bench, P50, P99, SEGMENT};
 use self::traffic::Traffic;
-use super::{Case, Setup, case};
+use super::{Case, Setup, case, on_core};
 use crate::model::Limit::{AtMost, EachAtMost};
 use crate::runner::Group;
 
@@ -35,7 +34,9 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Vec<Group> {
         let of = |figure| ("ours".to_owned(), figure);
         let title = format!("{} ({} outstanding each)", traffic.title, traffic.depth);
         let mut group = Group::new(title, format!("{}-one", traffic.name))
-            .contender("ours", move |seconds| rounds::run(&traffic, mtu, core, seconds))
+            .contender("ours", move |seconds| {
+                on_core(core, || Bench::connect(&traffic, mtu)?.round(&traffic, mtu, seconds))
+            })
             .compare_figures(of(BEFORE), of(ALLOWED), Some(EachAtMost(1.0)))
             .compare_figures(of(P99), of(BOUND), Some(AtMost(1.0)));
         for figure in [P50, ALONE, SEGMENT] {

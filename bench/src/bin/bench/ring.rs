@@ -1,8 +1,5 @@
 //! Ends of connections, polled by the threads that measure, most of them over `ring`.
 
-pub(crate) mod watched_port;
-
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -11,8 +8,6 @@ use ferrowarp::{
     Access, Config, ConnParam, Context, Cq, EndReason, Event, Listener, Mr, Operation, Payload, Pd,
     Qp, QpOptions, QpState, SendWr, TcpStats, Wc, WcStatus,
 };
-
-use self::watched_port::{Watch, WatchedPort};
 
 /// First of the ports on which a sink listens.
 const PORT: u16 = 4791;
@@ -26,9 +21,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// The mempools are sized for full windows of at most this many connections.
 const WINDOWS_MAX: u32 = 64;
 
-/// Configuration of the host 198.18.0.`host` with so many connections.
-pub(crate) fn config(device: DeviceSpec, host: u8, mtu: u16, connections: usize) -> Config {
-    let mut config = Config::new(device, [198, 18, 0, host].into(), 24);
+/// Configuration of the host 198.18.0.`host` over `ring` with so many connections.
+pub(crate) fn config(host: u8, mtu: u16, connections: usize) -> Config {
+    let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, host].into(), 24);
     config.mtu = mtu;
     let windows = u32::try_from(connections).unwrap_or(u32::MAX).min(WINDOWS_MAX);
     config.pools.windows = config.pools.windows.max(windows);
@@ -59,54 +54,43 @@ pub(crate) struct Pair {
     pub(crate) source: End,
     pub(crate) sink: End,
     write: Write,
-    /// Counts of the ports of source and sink.
-    pub(crate) watches: [Arc<Watch>; 2],
     pub(crate) completed: u64,
 }
 
-/// Writes that the source of a [`Pair`] over `ring` has outstanding.
-const DEPTH: usize = 128;
+/// Bytes and number of the Writes that a source at full speed has outstanding.
+pub(crate) const STREAM: (u32, usize) = (65_536, 128);
+/// Time before the measurements of such a source: slow start, and growth of the window.
+pub(crate) const STREAM_WARM_UP: Duration = Duration::from_millis(100);
 
 impl Pair {
-    /// Connects two ends over `ring`; `loss`: probability that a frame of the source is lost, and
-    /// its seed. ACKs are not lost: the next one reports the same.
-    pub(crate) fn connect(mtu: u16, size: u32, loss: Option<(f64, u64)>) -> Result<Self> {
-        let (left, right) = open_ring(&open_config(mtu))?;
-        // The first device starts DPDK, with which the thread is registered then.
-        register_current_thread();
-        let watches = [(); 2].map(|()| Arc::<Watch>::default());
-        let left = WatchedPort::new(left, loss, &watches[0]);
-        let right = WatchedPort::new(right, None, &watches[1]);
-        let [of_left, of_right] = [1, 2].map(|host| config(DeviceSpec::Ring, host, mtu, 1));
-        let (left, right) = Context::joined((left, of_left), (right, of_right))?;
-        let mut source = End::new(left, 1, 1, DEPTH, size as usize)?;
+    /// Connects the hosts 1 and 2, and begins Writes at full speed.
+    pub(crate) fn connect(left: Context, right: Context) -> Result<Self> {
+        let (size, depth) = STREAM;
+        let mut source = End::new(left, 1, 1, depth, size as usize)?;
         let mut sink = End::new(right, 2, 1, 1, size as usize)?;
         source.connect(0, &mut sink, 0)?;
-        Ok(Self { watches, ..Self::new(source, sink, size, DEPTH)? })
+        Self::new(source, sink, size, depth)
     }
 
     /// Begins Writes of `size` bytes on the first queue pair of connected ends.
     pub(crate) fn new(source: End, sink: End, size: u32, depth: usize) -> Result<Self> {
         let write = Write { remote: sink.remote(), offset: 0, len: size };
-        source.write(0, (0, depth), &write)?;
-        Ok(Self { source, sink, write, watches: Default::default(), completed: 0 })
+        source.write(0, depth, &write)?;
+        Ok(Self { source, sink, write, completed: 0 })
     }
 
     /// Polls the source, and posts as many Writes as have completed.
     #[inline]
     pub(crate) fn poll_source(&mut self) -> Result<()> {
-        let mut count = 0;
-        self.source.poll(|_, more| count += more)?;
-        if count > 0 {
-            self.source.write(0, (0, count), &self.write)?;
+        self.source.poll(|source, index, count| {
             self.completed += count as u64;
-        }
-        Ok(())
+            source.write(index, count, &self.write)
+        })
     }
 
     #[inline]
     pub(crate) fn poll_sink(&mut self) -> Result<()> {
-        self.sink.poll(|_, _| ())
+        self.sink.poll(|_, _, _| Ok(()))
     }
 
     /// Polls both ends.
@@ -154,7 +138,8 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Creates `qps` queue pairs of so many outstanding requests, and a region of `len` bytes.
+    /// Creates `qps` queue pairs of so many outstanding requests, and a region of `len` bytes. This
+    /// thread polls them.
     pub(crate) fn new(
         context: Context,
         host: u8,
@@ -162,6 +147,7 @@ impl End {
         depth: usize,
         len: usize,
     ) -> Result<Self> {
+        register_current_thread();
         let pd = context.alloc_pd();
         let cq = context.create_cq((qps * depth).max(64))?;
         let mr = pd.register(context.allocate(len)?, Access::ALL)?;
@@ -196,8 +182,8 @@ impl End {
         self.qps[index].connect(remote, ConnParam::default())?;
         let start = Instant::now();
         loop {
-            self.poll(|_, _| ())?;
-            sink.poll(|_, _| ())?;
+            self.poll(|_, _, _| Ok(()))?;
+            sink.poll(|_, _, _| Ok(()))?;
             if let Some(request) = sink.listeners[of_port].poll() {
                 request.accept(&sink.qps[sink_index], ConnParam::default())?;
             }
@@ -229,48 +215,44 @@ impl End {
                     Some(Event::Established { .. }) | None => {}
                     Some(other) => bail!("instead of the end: {other:?}"),
                 }
-                self.poll(|_, _| ())?;
-                sink.poll(|_, _| ())?;
+                self.poll(|_, _, _| Ok(()))?;
+                sink.poll(|_, _, _| Ok(()))?;
                 ensure!(start.elapsed() < CONNECT_TIMEOUT, "a connection does not end");
             }
         }
         Ok(())
     }
 
-    /// Polls once: drives the stack, and takes completions. `completed` gets `wr_id` and number of
-    /// each run of completions with the same `wr_id`.
+    /// Polls once: drives the stack, and takes completions. `completed` gets the queue pair and the
+    /// number of each run of completions.
     #[inline]
-    pub(crate) fn poll(&mut self, mut completed: impl FnMut(u64, usize)) -> Result<()> {
+    pub(crate) fn poll(
+        &mut self,
+        mut completed: impl FnMut(&Self, usize, usize) -> Result<()>,
+    ) -> Result<()> {
         self.cq.poll(&mut self.completions);
         for run in self.completions.chunk_by(|a, b| a.wr_id == b.wr_id) {
             if let Some(wc) = run.iter().find(|wc| wc.status != WcStatus::Success) {
                 bail!("{wc:?}");
             }
-            completed(run[0].wr_id, run.len());
+            completed(self, usize::try_from(run[0].wr_id)?, run.len())?;
         }
         self.completions.clear();
         Ok(())
     }
 
-    /// Posts `count` RDMA Writes of `len` bytes at `offset` to the same place of a remote region.
+    /// Posts `count` RDMA Writes on the queue pair `index`.
     #[inline]
-    pub(crate) fn write(
-        &self,
-        index: usize,
-        (wr_id, count): (u64, usize),
-        write: &Write,
-    ) -> Result<()> {
+    pub(crate) fn write(&self, index: usize, count: usize, write: &Write) -> Result<()> {
+        let &Write { remote, offset, len } = write;
         let wrs = (0..count).map(|_| {
-            let payload = Payload::Gather([self.mr.sge(write.offset, write.len)].into());
-            let remote = write.remote.addr + write.offset as u64;
-            let operation = Operation::Write { payload, rkey: write.remote.rkey, remote };
-            SendWr { wr_id, operation, signaled: true, fence: false }
+            let payload = Payload::Gather([self.mr.sge(offset, len)].into());
+            let remote_addr = remote.addr + offset as u64;
+            let operation = Operation::Write { payload, rkey: remote.rkey, remote: remote_addr };
+            SendWr { wr_id: index as u64, operation, signaled: true, fence: false }
         });
         let (posted, error) = self.qps[index].post_sends(wrs);
-        if let Some(error) = error {
-            return Err(error).with_context(|| format!("{posted} of {count} posted"));
-        }
-        Ok(())
+        error.map_or(Ok(()), |error| Err(error).context(format!("{posted} of {count} posted")))
     }
 
     pub(crate) fn mr(&self) -> &Mr {
@@ -295,12 +277,14 @@ impl End {
         &self.context
     }
 
-    /// Returns the number of frames handed to the port.
-    pub(crate) fn frames_sent(&self) -> u64 {
-        self.context.counters().engine.frames_out
+    /// Returns the number of frames received, and handed to the port.
+    pub(crate) fn frames(&self) -> [u64; 2] {
+        let counters = self.context.counters().engine;
+        [counters.frames_in, counters.frames_out]
     }
 }
 
+/// Place of a region, as a peer names it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
     rkey: u32,
