@@ -3,6 +3,7 @@
 
 mod bound;
 mod cases;
+mod cores;
 mod interval;
 mod iwperf;
 mod launch;
@@ -114,7 +115,7 @@ fn main() -> Result<ExitCode> {
     let bin = common.bin.clone().or_else(|| own.parent().map(Path::to_owned));
     let setup = Setup {
         bin: bin.context("a program is in a folder")?,
-        cores: cases::choose_cores(&common.cores)?,
+        cores: cores::choose(&common.cores)?,
         scratch: ferrowarp_tests::process::temp_dir()?,
         quick: common.quick,
     };

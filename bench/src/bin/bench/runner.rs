@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::model::{Kind, Limit, Row, Series, rounded};
@@ -15,6 +16,11 @@ use crate::page::digits;
 
 /// Results of one measurement, by figure: unit, and what it is the unit of.
 pub(crate) type Figures = BTreeMap<&'static str, f64>;
+
+/// Returns a quantile of latencies, which are in nanoseconds, in microseconds.
+pub(crate) fn us(latencies: &Histogram<u64>, quantile: f64) -> f64 {
+    latencies.value_at_quantile(quantile) as f64 / 1e3
+}
 
 /// A command or a workload that is measured.
 struct Contender {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use memmap2::{Advice, MmapMut, MmapOptions};
+use memmap2::{MmapMut, MmapOptions};
 
 const HUGE_PAGE_LEN: usize = 2 << 20;
 const HUGE_PAGE_BITS: u8 = 21;
@@ -25,16 +25,10 @@ impl MessageMemory {
     pub(crate) fn map(offset: usize, len: usize, slots: usize) -> io::Result<Self> {
         let stride = len.next_multiple_of(STRIDE_ALIGN);
         let mapped_len = (offset + slots * stride).next_multiple_of(HUGE_PAGE_LEN);
-        let huge = MmapOptions::new().len(mapped_len).huge(Some(HUGE_PAGE_BITS)).map_anon();
-        let map = match huge.and_then(populate) {
-            Ok(map) => map,
-            Err(_) => {
-                let map = MmapOptions::new().len(mapped_len).map_anon()?;
-                // Only an optimization, as in the arena.
-                let _ = map.advise(Advice::HugePage);
-                populate(map)?
-            }
-        };
+        let mut options = MmapOptions::new();
+        options.len(mapped_len).populate();
+        let huge = options.clone().huge(Some(HUGE_PAGE_BITS)).map_anon();
+        let map = huge.or_else(|_| options.map_anon())?;
         Ok(Self { map, offset, len, stride })
     }
 
@@ -53,15 +47,5 @@ impl MessageMemory {
     pub(crate) fn bytes_mut(&mut self, slot: usize) -> &mut [u8] {
         let start = self.offset + self.start(slot);
         &mut self.map[start..start + self.len]
-    }
-}
-
-/// Faults the pages in now: the first access would end the process with SIGBUS if the kernel grants
-/// no hugepages.
-fn populate(map: MmapMut) -> io::Result<MmapMut> {
-    match map.advise(Advice::PopulateWrite) {
-        // EINVAL: kernels before 5.14 do not support the advice.
-        Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(error),
-        _ => Ok(map),
     }
 }

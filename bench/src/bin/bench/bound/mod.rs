@@ -14,7 +14,6 @@
 //! many of them in rotation and reused in the same order ([`frames`]); and the cores ([`rate`] on
 //! one or two, [`ping_pong`] for latency).
 
-pub(crate) mod cores;
 pub(crate) mod crc;
 pub(crate) mod frames;
 pub(crate) mod layout;

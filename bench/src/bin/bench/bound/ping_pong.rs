@@ -12,15 +12,14 @@ use ferrowarp::device::{
 };
 use hdrhistogram::Histogram;
 
-use super::cores::{Work, run_on_each};
 use super::frames::BURST_LEN;
 use super::transfer::{Sink, Source, Transfer, WorkingSet};
+use crate::cores::{Work, on_each};
 use crate::iwperf::TAIL;
 use crate::ring::{open_config, open_ring};
-use crate::runner::Figures;
+use crate::runner::{Figures, us};
 
-/// Largest latency that the histogram resolves, and its significant digits, as in `iwperf`.
-const LATENCY_MAX_NS: u64 = 60_000_000_000;
+/// Significant digits of the latencies, as in `iwperf`.
 const SIGNIFICANT_DIGITS: u8 = 3;
 
 /// Measures half the round trip of messages that fit one segment.
@@ -35,13 +34,10 @@ pub(crate) fn measure(
     let (first, second) = open_ring(&open_config(mtu))?;
     let mut first = End::new(first, transfer, frame_len)?;
     let mut second = End::new(second, transfer, frame_len)?;
-    let stop = AtomicBool::new(false);
-    let stop = &stop;
-    let initiator = move || {
+    let stop = &AtomicBool::new(false);
+    let initiator: Work<'_, Figures> = Box::new(move || {
         register_current_thread();
-        let mut half_trips =
-            Histogram::<u64>::new_with_bounds(1, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
-                .expect("constant bounds that the crate allows");
+        let mut half_trips = Histogram::<u64>::new(SIGNIFICANT_DIGITS)?;
         let start = Instant::now();
         loop {
             let sent = Instant::now();
@@ -50,15 +46,15 @@ pub(crate) fn measure(
                 spin_loop();
             }
             let received = Instant::now();
-            let half_ns = u64::try_from((received - sent).as_nanos() / 2).unwrap_or(u64::MAX);
-            half_trips.saturating_record(half_ns.max(1));
+            half_trips.record(u64::try_from((received - sent).as_nanos() / 2)?)?;
             if received - start >= duration {
                 stop.store(true, Ordering::Relaxed);
-                return Some(half_trips);
+                let (p50, p99) = (us(&half_trips, 0.5), us(&half_trips, 0.99));
+                return Ok([("us, p50", p50), ("us, p99", p99), (TAIL, p99 - p50)].into());
             }
         }
-    };
-    let responder = move || {
+    });
+    let responder: Work<'_, Figures> = Box::new(move || {
         register_current_thread();
         while !stop.load(Ordering::Relaxed) {
             if second.receive() {
@@ -67,14 +63,9 @@ pub(crate) fn measure(
                 spin_loop();
             }
         }
-        None
-    };
-    let work: Vec<Work<'_, Option<Histogram<u64>>>> =
-        vec![Box::new(initiator), Box::new(responder)];
-    let half_trips = run_on_each(&cores, work)?.swap_remove(0).context("the initiator measures")?;
-    let us = |quantile| half_trips.value_at_quantile(quantile) as f64 / 1e3;
-    let (p50, p99) = (us(0.5), us(0.99));
-    Ok(Figures::from([("us, p50", p50), ("us, p99", p99), (TAIL, p99 - p50)]))
+        Ok(Figures::new())
+    });
+    Ok(on_each(&cores, vec![initiator, responder])?.swap_remove(0))
 }
 
 struct End {

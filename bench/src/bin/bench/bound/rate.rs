@@ -5,13 +5,13 @@ use std::hint::spin_loop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use ferrowarp::device::{DpdkTx, TxFrame as _};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::cores::{Work, run_on_each};
 use super::frames::{BURST_LEN, FramePool, one_core_count, two_cores_count};
 use super::transfer::{Sink, Source, Transfer, WorkingSet};
+use crate::cores::{Work, on_each};
 use crate::ring::{open_config, open_ring};
 
 /// Bursts between two reads of the clock.
@@ -26,21 +26,12 @@ pub(crate) fn measure(
     cores: &[usize],
     duration: Duration,
 ) -> Result<f64> {
+    let [first, second] = *cores else { return measure_each(transfer, set, mtu, cores, duration) };
     // The ports are kept, and with them the memory of the frames.
     let (mut port, _peer) = open_ring(&open_config(mtu))?;
-    let mut ends = ends(transfer, set)?;
-    match *cores {
-        [core] => {
-            let pool = FramePool::allocate(&mut port, one_core_count())?;
-            let work: Work<'_, f64> = Box::new(move || alternate(&mut ends, pool, duration));
-            Ok(run_on_each(&[core], vec![work])?[0])
-        }
-        [first, second] => {
-            let pool = FramePool::allocate(&mut port, two_cores_count(mtu))?;
-            handed_off([first, second], ends, pool, two_cores_count(mtu), duration)
-        }
-        _ => bail!("the bound runs on one core or on two"),
-    }
+    let count = two_cores_count(mtu);
+    let pool = FramePool::allocate(&mut port, count)?;
+    handed_off([first, second], ends(transfer, set)?, pool, count, duration)
 }
 
 /// Measures the bandwidth of payload in Gb/s of transfers that have nothing in common, both ends of
@@ -59,9 +50,9 @@ pub(crate) fn measure_each(
         let pool = FramePool::allocate(&mut port, one_core_count())?;
         let mut ends = ends(transfer, set)?;
         ports.push((port, peer));
-        work.push(Box::new(move || alternate(&mut ends, pool, duration)));
+        work.push(Box::new(move || Ok(alternate(&mut ends, pool, duration))));
     }
-    Ok(run_on_each(cores, work)?.into_iter().sum())
+    Ok(on_each(cores, work)?.into_iter().sum())
 }
 
 fn ends(transfer: &Arc<Transfer>, set: WorkingSet) -> Result<(Source, Sink)> {
@@ -107,7 +98,7 @@ fn handed_off(
 ) -> Result<f64> {
     let (mut to_sink, mut from_source) = RingBuffer::new(frame_count);
     let (mut to_source, mut from_sink) = RingBuffer::new(frame_count);
-    let mut source_side = move || {
+    let source_side: Work<'_, f64> = Box::new(move || {
         let mut burst = Vec::with_capacity(BURST_LEN);
         let start = Instant::now();
         loop {
@@ -122,29 +113,24 @@ fn handed_off(
                 push(&mut to_sink, &mut burst);
             }
             if start.elapsed() >= duration {
-                break;
+                // Dropping `to_sink` ends the sink's thread.
+                return Ok(0.0);
             }
         }
-        // Dropping `to_sink` ends the sink's thread.
-    };
-    let sink_side = move || {
+    });
+    let sink_side: Work<'_, f64> = Box::new(move || {
         let mut burst = Vec::with_capacity(BURST_LEN);
         let start = Instant::now();
         loop {
             pop(&mut from_source, BURST_LEN, |frame| burst.push(frame));
             if burst.is_empty() && from_source.is_abandoned() && from_source.is_empty() {
-                return gbit_s(&sink, start.elapsed());
+                return Ok(gbit_s(&sink, start.elapsed()));
             }
             burst.iter_mut().for_each(|frame: &mut DpdkTx| sink.place(frame.buf_mut()));
             push(&mut to_source, &mut burst);
         }
-    };
-    let source_side: Work<'_, f64> = Box::new(move || {
-        source_side();
-        0.0
     });
-    let results = run_on_each(&cores, vec![source_side, Box::new(sink_side)]);
-    Ok(results.context("the hand-off between two cores")?[1])
+    Ok(on_each(&cores, vec![source_side, sink_side])?[1])
 }
 
 /// Takes at most `max` frames off a ring.

@@ -10,7 +10,8 @@ use clap::Args;
 use ferrowarp::{Context, TcpStats};
 
 use super::lossy_port::{Losses, LossyPort};
-use super::{Case, Setup, case, on_core};
+use super::{Case, Setup, case};
+use crate::cores::on_core;
 use crate::ring::{Pair, STREAM_WARM_UP, config, open_config, open_ring};
 use crate::runner::{Figures, Group};
 

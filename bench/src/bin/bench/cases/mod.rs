@@ -13,9 +13,8 @@ pub(crate) mod vhost;
 
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::thread;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use ferrowarp_tests::process::TempDir;
 
 use crate::iwperf::Iwperf;
@@ -86,38 +85,4 @@ impl Setup {
     pub(crate) fn distinct_cores(&self) -> Option<[usize; 2]> {
         Some(self.two_cores()).filter(|[first, second]| first != second)
     }
-}
-
-/// Returns the cores to use: those given, or else the first two of this task.
-pub(crate) fn choose_cores(given: &[usize]) -> Result<Vec<usize>> {
-    let ours = core_affinity::get_core_ids().unwrap_or_default();
-    let mut cores: Vec<usize> = ours.iter().map(|core| core.id).take(2).collect();
-    if !given.is_empty() {
-        cores = given.to_vec();
-    }
-    cores.dedup();
-    ensure!(cores.len() <= 2, "--cores takes one core for both ends, or two");
-    cores.first().context("the cores of this task are unknown: use --cores")?;
-    Ok(cores)
-}
-
-/// Measures on a thread of its own that is pinned to a core, so that this one keeps its affinity.
-pub(crate) fn on_core<T: Send>(
-    core: usize,
-    measure: impl FnOnce() -> Result<T> + Send,
-) -> Result<T> {
-    thread::scope(|scope| {
-        let thread = scope.spawn(move || pin(core).and_then(|()| measure()));
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// Bits of a CPU set.
-const CPU_SETSIZE: usize = 1024;
-
-pub(crate) fn pin(core: usize) -> Result<()> {
-    let is_pinned =
-        core < CPU_SETSIZE && core_affinity::set_for_current(core_affinity::CoreId { id: core });
-    ensure!(is_pinned, "cannot pin to core {core}: choose one of this task's with --cores");
-    Ok(())
 }

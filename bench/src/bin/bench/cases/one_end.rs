@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use ferrowarp::Context;
 
-use super::{Case, Setup, case, on_core};
+use super::{Case, Setup, case};
+use crate::cores::on_core;
 use crate::ring::{Pair, STREAM, STREAM_WARM_UP, config};
 use crate::runner::{Figures, Group};
 

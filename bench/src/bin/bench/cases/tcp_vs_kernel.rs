@@ -16,7 +16,8 @@ use ferrowarp_tests::process::{self, Running, TempDir};
 use serde_json::Value;
 
 use super::peers::{Test, kernel};
-use super::{Case, Setup, case, on_core};
+use super::{Case, Setup, case};
+use crate::cores::on_core;
 use crate::launch::{self, Network};
 use crate::ring::{Pair, STREAM, config};
 use crate::runner::{Figures, Group};

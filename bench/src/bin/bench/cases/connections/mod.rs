@@ -10,7 +10,8 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrowarp::{Context, Qp};
 
-use super::{Case, Setup, case, on_core};
+use super::{Case, Setup, case};
+use crate::cores::on_core;
 use crate::model::Limit::{self, AtLeast, AtMost, EachAtMost};
 use crate::ring::{End, Pair, Write, config};
 use crate::runner::{Figures, Group};
@@ -305,8 +306,8 @@ fn set_ups_and_ends(open: usize, count: usize) -> Result<Figures> {
 /// Latency of control calls with many shards under load next to the latency with one.
 fn control_calls(setup: &Setup, options: &Options) -> Group {
     let measure = |shards: usize| {
-        let (samples, cores) = (options.calls as usize, setup.cores.clone());
-        move |_| control::run(shards, samples, &cores)
+        let (samples, cores) = (options.calls as usize, setup.two_cores());
+        move |_| control::run(shards, samples, cores)
     };
     let shards = usize::from(options.shards);
     let many = format!("{shards} shards");

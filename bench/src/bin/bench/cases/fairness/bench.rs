@@ -12,7 +12,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use super::hub::HubPort;
 use super::traffic::Traffic;
 use crate::ring::{End, Write, config, open_config, open_ring};
-use crate::runner::Figures;
+use crate::runner::{Figures, us};
 
 /// Bytes of the Write whose latency is measured, the *probe*; the last ones are a number, by which
 /// the sink recognizes it.
@@ -146,7 +146,6 @@ impl Bench {
         self.poll_for(WARM_UP)?;
         let beside = self.poll_for(time(1.0 - ALONE_SHARE - QUANTUM_SHARE))?;
         ensure!(!beside.latencies.is_empty(), "no Write was placed: more --seconds");
-        let us = |of: &Histogram<u64>, quantile| of.value_at_quantile(quantile) as f64 / 1e3;
         Ok(Figures::from([
             (P99, us(&beside.latencies, QUANTILE)),
             (BOUND, bound_ns / 1e3),

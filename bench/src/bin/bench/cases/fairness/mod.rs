@@ -10,7 +10,8 @@ use clap::Args;
 
 use self::bench::{ALLOWED, ALONE, BEFORE, BOUND, Bench, P50, P99, SEGMENT};
 use self::traffic::Traffic;
-use super::{Case, Setup, case, on_core};
+use super::{Case, Setup, case};
+use crate::cores::on_core;
 use crate::model::Limit::{AtMost, EachAtMost};
 use crate::runner::Group;
 

@@ -11,9 +11,9 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 
 use super::smoltcp_device::Port;
 use super::{LATENCIES, Peer, Test, rate};
-use crate::cases::on_core;
+use crate::cores::on_core;
 use crate::ring::{open_config, open_ring};
-use crate::runner::Figures;
+use crate::runner::{Figures, us};
 
 /// Addresses of client and server (benchmark range).
 const ADDRESSES: [IpAddress; 2] = [IpAddress::v4(198, 18, 0, 1), IpAddress::v4(198, 18, 0, 2)];
@@ -169,6 +169,6 @@ fn latency(ends: &mut [End; 2], size: usize, seconds: f64) -> Result<Figures> {
         before = after;
     }
     ensure!(!half_trips.is_empty(), "too short for {WARM_UP} round trips: more --seconds");
-    let us = |quantile| half_trips.value_at_quantile(quantile) as f64 / 1e3;
+    let us = |quantile| us(&half_trips, quantile);
     Ok(LATENCIES.into_iter().zip([0.5, 0.99, 0.999].map(us)).collect())
 }
