@@ -91,19 +91,34 @@ impl Running {
     /// Waits until the output contains `text`.
     ///
     /// # Errors
-    /// `TimedOut` or, if the process exited first, `UnexpectedEof`; with the output so far.
+    /// As [`Running::wait_until`].
     pub fn wait_for(&mut self, text: &str, timeout: Duration) -> io::Result<()> {
+        let path = self.output.clone();
+        let has_text =
+            || String::from_utf8_lossy(&fs::read(&path).unwrap_or_default()).contains(text);
+        self.wait_until(has_text, timeout)
+            .map_err(|error| io::Error::new(error.kind(), format!("no '{text}' in: {error}")))
+    }
+
+    /// Waits until `is_ready`.
+    ///
+    /// # Errors
+    /// `TimedOut` or, if the process exited first, `UnexpectedEof`; with the output so far.
+    pub fn wait_until(
+        &mut self,
+        mut is_ready: impl FnMut() -> bool,
+        timeout: Duration,
+    ) -> io::Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
             let has_exited = self.child.try_wait()?.is_some();
-            let output = self.output()?;
-            if output.contains(text) {
+            if is_ready() {
                 return Ok(());
             }
             if has_exited || Instant::now() > deadline {
                 let kind =
                     if has_exited { io::ErrorKind::UnexpectedEof } else { io::ErrorKind::TimedOut };
-                return Err(io::Error::new(kind, format!("no '{text}' in: {output}")));
+                return Err(io::Error::new(kind, self.output()?));
             }
             std::thread::sleep(Duration::from_millis(10));
         }

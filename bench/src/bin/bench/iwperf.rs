@@ -1,11 +1,9 @@
 //! Runs `iwperf` and parses its JSON.
 
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ferrowarp_tests::process::Running;
@@ -29,23 +27,6 @@ pub(crate) enum Place {
     Memif([usize; 2]),
     /// Two processes over vhost-user, the server as back end and the client as virtio driver.
     Vhost([usize; 2]),
-}
-
-impl Place {
-    /// Returns the devices of server and client for two processes that meet at a socket.
-    fn devices(&self, socket: &Path) -> Option<[OsString; 2]> {
-        let ends = match self {
-            Self::Memif(_) => [("memif:", ",server"), ("memif:", ",client")],
-            Self::Vhost(_) => [("vhost:", ""), ("virtio-user:", "")],
-            _ => return None,
-        };
-        Some(ends.map(|(before, after)| {
-            let mut device = OsString::from(before);
-            device.push(socket);
-            device.push(after);
-            device
-        }))
-    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -82,7 +63,7 @@ impl Iwperf {
         let list =
             |cores: &[usize]| cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut client = Command::new(&self.program);
-        let mut running = None;
+        let mut server = None;
         match place {
             Place::Ring(cores) => {
                 client.args(["loop", test.name, "--cores", &list(cores)]);
@@ -91,49 +72,49 @@ impl Iwperf {
                 client.args(["loop", test.name, "--shards", &cores.len().to_string()]);
                 client.args(["--cores", &list(cores)]);
             }
-            Place::Memif([first, second]) | Place::Vhost([first, second]) => {
-                let [at_server, at_client] = place.devices(&socket).context("two processes")?;
-                let mut server = Command::new(&self.program);
-                server.args(["server", "--once", "--ip", &format!("{}/24", ADDRESSES[0])]);
-                server.arg("--dev").arg(at_server).args(["--mtu", &mtu]);
-                server.args(["--cores", &first.to_string()]);
-                running = Some(self.start_server(&mut server, &socket)?);
-                client.args([test.name, ADDRESSES[0], "--ip", &format!("{}/24", ADDRESSES[1])]);
-                client.arg("--dev").arg(at_client).args(["--cores", &second.to_string()]);
+            Place::Memif(cores) | Place::Vhost(cores) => {
+                let path = socket.display();
+                let devices = match place {
+                    Place::Memif(_) => {
+                        [format!("memif:{path},server"), format!("memif:{path},client")]
+                    }
+                    _ => [format!("vhost:{path}"), format!("virtio-user:{path}")],
+                };
+                let of_end = |end: usize| {
+                    format!(
+                        "--ip {}/24 --dev {} --cores {}",
+                        ADDRESSES[end], devices[end], cores[end]
+                    )
+                };
+                let mut command = Command::new(&self.program);
+                command.args(["server", "--once", "--mtu", &mtu]).args(of_end(0).split(' '));
+                let mut started = Running::start(&mut command, self.scratch.join("server.log"))?;
+                let is_ready = || socket.exists();
+                started
+                    .wait_until(is_ready, STARTUP_TIMEOUT)
+                    .context("the server has no socket")?;
+                server = Some(started);
+                client.args([test.name, ADDRESSES[0]]).args(of_end(1).split(' '));
             }
         }
         client.args(["--mtu", &mtu, "--size", &test.size.to_string()]);
         client.args(["--duration", &seconds.to_string()]).arg("--json").arg(&json);
         client.args(&test.options);
         finish(Running::start(&mut client, self.scratch.join("client.log"))?, limit)?;
-        if let Some(server) = running {
+        if let Some(server) = server {
             finish(server, STARTUP_TIMEOUT).context("the server")?;
         }
         parse(&fs::read_to_string(&json).context("no results were written")?, test.checksum)
     }
-
-    /// Starts a server for one client, and waits for the socket of its device.
-    fn start_server(&self, server: &mut Command, socket: &Path) -> Result<Running> {
-        let server = Running::start(server, self.scratch.join("server.log"))?;
-        let limit = Instant::now() + STARTUP_TIMEOUT;
-        while !socket.exists() {
-            let ended = fs::read_to_string(format!("/proc/{}/stat", server.id()))
-                .map_or(true, |stat| stat.contains(") Z "));
-            ensure!(!ended, "the server exited at once: {}", last_line(&server.output()?));
-            ensure!(Instant::now() < limit, "the server created no socket");
-            sleep(Duration::from_millis(10));
-        }
-        Ok(server)
-    }
 }
 
-/// Waits for a successful exit.
-fn finish(program: Running, limit: Duration) -> Result<()> {
+/// Waits for a successful exit; returns the output.
+pub(crate) fn finish(program: Running, limit: Duration) -> Result<String> {
     let ended = program.finish(limit)?;
     match ended.status {
         None => bail!("not finished within {} s", limit.as_secs()),
         Some(status) if !status.success() => bail!("{status}: {}", last_line(&ended.output)),
-        Some(_) => Ok(()),
+        Some(_) => Ok(ended.output),
     }
 }
 

@@ -1,18 +1,16 @@
 //! A server and a client as two processes on a core each, in network namespaces of their own.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ferrowarp_tests::netns::{Namespace, ip};
 use ferrowarp_tests::process::{self, Running, TempDir, temp_dir};
 
-use crate::iwperf::last_line;
+use crate::iwperf::{finish, last_line};
 
 /// Congestion control of the kernel: the default of Linux, whatever that of this host.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
@@ -119,24 +117,16 @@ impl Network {
     pub(crate) fn run(&self, pair: &Pair, seconds: f64) -> Result<String> {
         let mut server = self.command(0, &pair.program);
         server.args(&pair.server).envs(pair.environment.clone());
-        let log = self.dir.path().join("server.log");
-        let server = Running::start(&mut server, log.clone())
+        let mut server = Running::start(&mut server, self.dir.path().join("server.log"))
             .with_context(|| format!("cannot start {}", pair.program))?;
-        let said = || fs::read_to_string(&log).unwrap_or_default();
-        await_listener(server.id(), pair.port)
-            .with_context(|| format!("the server: {}", last_line(&said())))?;
+        let is_ready = || has_listener(self.namespaces[0].name(), pair.port);
+        server.wait_until(is_ready, READY_TIMEOUT).context("the server does not listen")?;
         let mut client = self.command(1, &pair.program);
         client.args(&pair.client).envs(pair.environment.clone());
         let client = Running::start(&mut client, self.dir.path().join("client.log"))?;
         let limit = RUN_TIMEOUT_MARGIN + Duration::from_secs_f64(seconds);
-        let result = client.finish(limit)?;
-        match result.status {
-            None => bail!("not finished within {} s", limit.as_secs()),
-            Some(status) if status.success() => Ok(result.output),
-            Some(status) => {
-                bail!("{status}: {}; the server: {}", last_line(&result.output), last_line(&said()))
-            }
-        }
+        let said = || format!("the server: {}", last_line(&server.output().unwrap_or_default()));
+        finish(client, limit).with_context(said)
     }
 }
 
@@ -208,52 +198,15 @@ fn version_in(text: &str) -> Option<&str> {
     text.split([' ', '\n', '#']).find(is_version)
 }
 
-/// Waits until a socket listens on `port` in the namespace of the process `pid`.
-fn await_listener(pid: u32, port: u16) -> Result<()> {
-    let deadline = Instant::now() + READY_TIMEOUT;
-    loop {
-        let tables =
-            ["tcp", "tcp6"].map(|name| fs::read_to_string(format!("/proc/{pid}/net/{name}")));
-        ensure!(tables.iter().any(Result::is_ok), "it ended at once");
-        if tables.iter().flatten().any(|table| has_listener(table, port)) {
-            return Ok(());
-        }
-        // A process that has ended and was not waited for still has its folder.
-        let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        ensure!(!state.contains(") Z "), "it ended at once");
-        ensure!(Instant::now() < deadline, "it does not listen on port {port}");
-        sleep(Duration::from_millis(5));
-    }
-}
-
-/// True if a table of sockets (`man 5 proc_pid_net`) has a listener on `port`.
-fn has_listener(table: &str, port: u16) -> bool {
-    const LISTEN: &str = "0A";
-    let local = format!(":{port:04X}");
-    table.lines().skip(1).any(|line| {
-        let mut fields = line.split_whitespace().skip(1);
-        let is_local = fields.next().is_some_and(|address| address.ends_with(&local));
-        is_local && fields.nth(1) == Some(LISTEN)
-    })
+/// True if a socket listens on a TCP port in a namespace.
+fn has_listener(namespace: &str, port: u16) -> bool {
+    let found = in_namespace(namespace, "ss", &["-Hltn", &format!("sport = :{port}")]);
+    found.is_ok_and(|found| !found.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const TABLE: &str =
-        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt
-   0: 010012C6:1451 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1
-   1: 010012C6:1451 010012C6:9000 01 00000000:00000000 00:00000000 00000000     0        0 2 1
-   2: 010012C6:9000 010012C6:1452 01 00000000:00000000 00:00000000 00000000     0        0 3 1
-";
-
-    #[test]
-    fn listener_is_found_by_port_and_state() {
-        assert!(has_listener(TABLE, 0x1451));
-        assert!(!has_listener(TABLE, 0x9000), "an established connection");
-        assert!(!has_listener(TABLE, 0x1452), "a port of the peer");
-    }
 
     #[test]
     fn version_is_found_in_what_programs_print() {

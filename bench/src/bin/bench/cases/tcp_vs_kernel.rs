@@ -139,11 +139,16 @@ impl LinkPlan {
         dir: &TempDir,
     ) -> Result<Running> {
         command.args(["-c", &self.cores[1].to_string()]).arg(&self.iwlink);
-        command.args(["--left", &devices[0], "--right", &devices[1]]);
-        command.args(["--poll", "0", "--late", "500us"]);
-        command.args(["--delay", &format!("{}us", self.rtt_ms * 500.0)]);
-        command.args(["--loss", &format!("{}%", self.loss), "--seed", &seed.to_string()]);
-        command.args(["--rate", self.rate, "--queue", LINK_QUEUE]);
+        let options = format!(
+            "--left {} --right {} --delay {}us --loss {}% --seed {seed} --rate {} --queue \
+             {LINK_QUEUE} --poll 0 --late 500us",
+            devices[0],
+            devices[1],
+            self.rtt_ms * 500.0,
+            self.loss,
+            self.rate
+        );
+        command.args(options.split(' '));
         command.arg("--json").arg(dir.path().join("wire.json"));
         let mut iwlink = Running::start(&mut command, dir.path().join("wire"))?;
         iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
@@ -193,18 +198,16 @@ impl LinkPlan {
 
 /// Checks the counters of the emulator: frames that it dropped or sent late invalidate a run.
 fn check(wire: &Value) -> Result<()> {
-    let total = |pointer: &str| -> u64 {
-        (0..2).filter_map(|way| wire.pointer(&format!("/{way}/{pointer}"))?.as_u64()).sum()
+    let total = |name: &str| -> u64 {
+        (0..2).filter_map(|way| wire.pointer(&format!("/{way}/{name}"))?.as_u64()).sum()
     };
-    let dropped: u64 = ["no_buffer", "port_full", "port_lost"]
-        .map(|name| total(&format!("own/{name}")))
-        .iter()
-        .sum();
+    let dropped = total("own/no_buffer") + total("own/port_full") + total("own/port_lost");
     let late = total("own/late") as f64 / total("frames_out").max(1) as f64;
-    if dropped > 0 || late > LATE_FRACTION_MAX {
-        let late = late * 100.0;
-        bail!("the emulator dropped {dropped} frames, and sent {late:.2} % late");
-    }
+    ensure!(
+        dropped == 0 && late <= LATE_FRACTION_MAX,
+        "the emulator dropped {dropped} frames, and sent {:.2} % late",
+        late * 100.0
+    );
     Ok(())
 }
 
