@@ -134,19 +134,14 @@ impl Group {
         let row = |comparison: &Comparison| {
             let Comparison { subject, reference, figure, kind, limit } = comparison;
             let subjects = self.samples(subject, figure);
-            let (mut values, mut references) = (Vec::new(), Vec::new());
-            for (round, value) in subjects.iter().enumerate() {
-                let of_reference = match reference {
-                    Some((name, figure)) => {
-                        self.samples(name, figure).get(round).copied().flatten()
-                    }
-                    None => Some(1.0),
-                };
-                if let (Some(value), Some(reference)) = (*value, of_reference) {
-                    values.push(rounded(value));
-                    references.push(rounded(reference));
-                }
-            }
+            let references = match reference {
+                Some((name, figure)) => self.samples(name, figure),
+                None => vec![Some(1.0); subjects.len()],
+            };
+            let both = subjects.into_iter().zip(references);
+            let both = both.filter_map(|(value, reference)| Some((value?, reference?)));
+            let (values, references): (Vec<_>, Vec<_>) =
+                both.map(|(value, reference)| (rounded(value), rounded(reference))).unzip();
             let of_reference = |(name, of): &(String, &'static str)| {
                 let name = if name == subject { *of } else { name };
                 Series { name: name.to_owned(), values: references.clone() }

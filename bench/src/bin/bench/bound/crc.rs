@@ -31,35 +31,23 @@ fn crc_fast(bytes: &[u8]) -> u32 {
 /// Returns the implementations of the frozen bound and of the best bound for `len` bytes: the
 /// fastest ones on this machine, measured now, in some 20 ms.
 pub(crate) fn frozen_and_best(len: usize) -> [Crc; 2] {
+    let frozen = fastest(&FROZEN, len);
+    [frozen, fastest(&[frozen, STACK], len)]
+}
+
+/// Returns the candidate that takes the least time for `len` bytes. The candidates take turns.
+fn fastest(candidates: &[Crc], len: usize) -> Crc {
     let bytes: Vec<u8> = (0..len).map(|at| at.to_le_bytes()[0]).collect();
-    let work = |crc: &Crc| {
-        black_box((crc.of)(black_box(&bytes)));
-    };
-    let frozen = FROZEN[fastest(&FROZEN, work)];
-    let candidates = [frozen, STACK];
-    [frozen, candidates[fastest(&candidates, work)]]
+    let trials = (0..TRIALS).flat_map(|_| candidates).map(|crc| (time_ns(crc.of, &bytes), *crc));
+    trials.min_by(|a, b| a.0.total_cmp(&b.0)).expect("there are candidates").1
 }
 
-/// Returns the index of the candidate whose call of `work` takes the least time. The candidates
-/// take turns.
-pub(crate) fn fastest<T>(candidates: &[T], mut work: impl FnMut(&T)) -> usize {
-    let mut least_ns = vec![f64::INFINITY; candidates.len()];
-    for _ in 0..TRIALS {
-        for (candidate, least_ns) in candidates.iter().zip(&mut least_ns) {
-            *least_ns = least_ns.min(time_ns(|| work(candidate)));
-        }
-    }
-    let least = (0..candidates.len()).min_by(|&a, &b| least_ns[a].total_cmp(&least_ns[b]));
-    least.expect("there are candidates")
-}
-
-/// Returns the time per call of `work` in nanoseconds.
-fn time_ns(mut work: impl FnMut()) -> f64 {
-    let start = Instant::now();
-    let mut calls = 0;
+/// Returns the time per call in nanoseconds.
+fn time_ns(crc: fn(&[u8]) -> u32, bytes: &[u8]) -> f64 {
+    let (start, mut calls) = (Instant::now(), 0);
     loop {
         for _ in 0..CALLS_PER_CLOCK_READ {
-            work();
+            black_box(crc(black_box(bytes)));
         }
         calls += CALLS_PER_CLOCK_READ;
         let elapsed = start.elapsed();

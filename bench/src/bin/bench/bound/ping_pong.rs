@@ -25,13 +25,12 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 /// Measures half the round trip of messages that fit one segment.
 pub(crate) fn measure(
     transfer: &Arc<Transfer>,
-    mtu: u16,
     cores: [usize; 2],
     duration: Duration,
 ) -> Result<Figures> {
     let frame_len = transfer.single_frame_len().context("a ping is one segment")?;
     ensure!(cores[0] != cores[1], "a ping-pong needs two cores");
-    let (first, second) = open_ring(&open_config(mtu))?;
+    let (first, second) = open_ring(&open_config(transfer.mtu))?;
     let mut first = End::new(first, transfer, frame_len)?;
     let mut second = End::new(second, transfer, frame_len)?;
     let stop = &AtomicBool::new(false);

@@ -22,14 +22,13 @@ const BURSTS_PER_CLOCK_READ: usize = 32;
 pub(crate) fn measure(
     transfer: &Arc<Transfer>,
     set: WorkingSet,
-    mtu: u16,
     cores: &[usize],
     duration: Duration,
 ) -> Result<f64> {
-    let [first, second] = *cores else { return measure_each(transfer, set, mtu, cores, duration) };
+    let [first, second] = *cores else { return measure_each(transfer, set, cores, duration) };
     // The ports are kept, and with them the memory of the frames.
-    let (mut port, _peer) = open_ring(&open_config(mtu))?;
-    let count = two_cores_count(mtu);
+    let (mut port, _peer) = open_ring(&open_config(transfer.mtu))?;
+    let count = two_cores_count(transfer.mtu);
     let pool = FramePool::allocate(&mut port, count)?;
     handed_off([first, second], ends(transfer, set)?, pool, count, duration)
 }
@@ -39,14 +38,13 @@ pub(crate) fn measure(
 pub(crate) fn measure_each(
     transfer: &Arc<Transfer>,
     set: WorkingSet,
-    mtu: u16,
     cores: &[usize],
     duration: Duration,
 ) -> Result<f64> {
     let mut ports = Vec::with_capacity(cores.len());
     let mut work: Vec<Work<'_, f64>> = Vec::with_capacity(cores.len());
     for _ in cores {
-        let (mut port, peer) = open_ring(&open_config(mtu))?;
+        let (mut port, peer) = open_ring(&open_config(transfer.mtu))?;
         let pool = FramePool::allocate(&mut port, one_core_count())?;
         let mut ends = ends(transfer, set)?;
         ports.push((port, peer));
@@ -156,15 +154,13 @@ fn gbit_s(sink: &Sink, elapsed: Duration) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bound::layout::Layout;
+    use crate::bound::layout::Target;
     use crate::bound::ping_pong;
-    use crate::bound::transfer::Target;
 
     const SHORT: Duration = Duration::from_millis(2);
 
     fn transfers(mtu: u16, message_len: usize) -> [Arc<Transfer>; 2] {
-        let target = Target { stag: 1, to: 0 };
-        Transfer::frozen_and_best(&Layout::new(mtu, message_len), target)
+        Transfer::frozen_and_best(mtu, message_len, Target { stag: 1, to: 0 })
     }
 
     #[test]
@@ -174,16 +170,16 @@ mod tests {
         for (mtu, message_len) in [(1500, 65_536), (9000, 4096), (9000, 1 << 20)] {
             for transfer in transfers(mtu, message_len) {
                 let set = WorkingSet { slots: 3, depth: 4 };
-                assert!(measure(&transfer, set, mtu, &cores[..1], SHORT).unwrap() > 0.0);
+                assert!(measure(&transfer, set, &cores[..1], SHORT).unwrap() > 0.0);
                 if cores.len() == 2 {
-                    assert!(measure(&transfer, set, mtu, &cores, SHORT).unwrap() > 0.0);
+                    assert!(measure(&transfer, set, &cores, SHORT).unwrap() > 0.0);
                 }
-                assert!(measure_each(&transfer, set, mtu, &cores, SHORT).unwrap() > 0.0);
+                assert!(measure_each(&transfer, set, &cores, SHORT).unwrap() > 0.0);
             }
         }
         if let Ok(two) = <[usize; 2]>::try_from(cores) {
             let of = |len| transfers(1500, len)[0].clone();
-            let found = ping_pong::measure(&of(10_000), 1500, two, SHORT);
+            let found = ping_pong::measure(&of(10_000), two, SHORT);
             assert!(found.is_err(), "more than one segment");
         }
     }

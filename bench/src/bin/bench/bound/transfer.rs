@@ -1,17 +1,15 @@
 //! Data Source and Data Sink of the bound: what each does with the bytes of a segment.
 
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 
-use ferrowarp_proto::mpa::fpdu::{CRC_LEN, LENGTH_LEN};
-use ferrowarp_proto::wire::ddp::{Tagged, Version};
-use ferrowarp_proto::wire::rdmap::Opcode;
+use ferrowarp_proto::mpa::fpdu::CRC_LEN;
 
 use super::crc::{self, Crc};
 use super::frames::BURST_LEN;
-use super::layout::{FPDU_HEADER_LEN, Fpdu, Layout};
+use super::layout::{self, FPDU_HEADER_LEN, Segment, Target};
 use super::message_memory::MessageMemory;
 
 /// Offset of the message in its mapping at the source, and at the sink, in bytes: the server of
@@ -20,75 +18,38 @@ const MESSAGE_OFFSETS: [usize; 2] = [0, 4096];
 /// Offset of the Tagged Offset, the last field of the DDP header, from the start of the FPDU.
 const TO_AT: usize = FPDU_HEADER_LEN - size_of::<u64>();
 
-/// Tagged Buffer that the messages are written to, as in the DDP headers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Target {
-    pub(crate) stag: u32,
-    /// Tagged Offset of the message's first byte.
-    pub(crate) to: u64,
-}
-
-/// An FPDU, and how it is processed.
-#[derive(Clone, Debug)]
-struct FpduWork {
-    /// Range in the frame, without the CRC.
-    covered: Range<usize>,
-    header: [u8; FPDU_HEADER_LEN],
-    /// Tagged Offset in the first slot.
-    to: u64,
-    payload: Range<usize>,
-    crc: Crc,
-}
-
 /// A transfer: its segments, and how each is processed.
 #[derive(Clone, Debug)]
 pub(crate) struct Transfer {
+    pub(crate) mtu: u16,
     message_len: usize,
     segments: Vec<Segment>,
     crc_names: String,
 }
 
-#[derive(Clone, Debug)]
-struct Segment {
-    fpdus: Vec<FpduWork>,
-    payload_len: usize,
-}
-
 impl Transfer {
-    /// Creates the transfer of the frozen bound and that of the best bound. Measures the candidates
-    /// for the CRC, in some ten milliseconds.
-    pub(crate) fn frozen_and_best(layout: &Layout, target: Target) -> [Arc<Self>; 2] {
-        let lens = layout.covered_lens();
-        let crcs: Vec<_> = lens.iter().map(|&len| crc::frozen_and_best(len)).collect();
+    /// Creates the transfer of the frozen bound and that of the best bound for messages that follow
+    /// one another. Measures the candidates for the CRC, in some ten milliseconds.
+    pub(crate) fn frozen_and_best(mtu: u16, message_len: usize, target: Target) -> [Arc<Self>; 2] {
+        let mut crcs: BTreeMap<usize, [Crc; 2]> = BTreeMap::new();
         [0, 1].map(|which| {
-            let of_lens = lens.iter().zip(&crcs).map(|(&len, crcs)| (len, crcs[which]));
-            Arc::new(Self::new(layout, target, &of_lens.collect::<Vec<_>>()))
+            let segments = layout::segments(mtu, message_len, target, |len| {
+                crcs.entry(len).or_insert_with(|| crc::frozen_and_best(len))[which]
+            });
+            let names = crcs.iter().map(|(len, of)| format!("{} ({len} bytes)", of[which].name));
+            let crc_names = names.collect::<Vec<_>>().join(", ");
+            Arc::new(Self { mtu, message_len, segments, crc_names })
         })
     }
 
-    /// Creates a transfer with an implementation for each number of bytes under a CRC.
-    fn new(layout: &Layout, target: Target, crcs: &[(usize, Crc)]) -> Self {
-        let work = |fpdu: &Fpdu| {
-            let covered_len = fpdu.covered_len();
-            let crc = crcs.iter().find(|(len, _)| *len == covered_len);
-            FpduWork {
-                covered: fpdu.at..fpdu.at + covered_len,
-                header: header(fpdu, target),
-                to: target.to + fpdu.payload.start as u64,
-                payload: fpdu.payload.clone(),
-                crc: crc.expect("one for each length").1,
-            }
-        };
-        let segment = |fpdus: &Vec<Fpdu>| Segment {
-            fpdus: fpdus.iter().map(work).collect(),
-            payload_len: fpdus.iter().map(|fpdu| fpdu.payload.len()).sum(),
-        };
-        let names = crcs.iter().map(|(len, crc)| format!("{} ({len} bytes)", crc.name));
-        Self {
-            message_len: layout.message_len,
-            segments: layout.segments.iter().map(segment).collect(),
-            crc_names: names.collect::<Vec<_>>().join(", "),
-        }
+    /// Returns the transfer of one message behind which none waits.
+    pub(crate) fn alone(&self) -> Arc<Self> {
+        let mut alone = self.clone();
+        // Small messages share a segment: keep the first.
+        let last = alone.segments.last_mut().expect("a message has a segment");
+        last.fpdus.truncate(1);
+        last.payload_len = last.fpdus[0].payload.len();
+        Arc::new(alone)
     }
 
     fn messages_per_round(&self) -> usize {
@@ -107,23 +68,6 @@ impl Transfer {
     pub(crate) fn crc_names(&self) -> &str {
         &self.crc_names
     }
-}
-
-/// Returns MPA length and DDP header of an FPDU. They are written for each segment, because the CRC
-/// covers them.
-fn header(fpdu: &Fpdu, target: Target) -> [u8; FPDU_HEADER_LEN] {
-    let mut header = [0; FPDU_HEADER_LEN];
-    let len = u16::try_from(fpdu.ulpdu_len()).expect("at most the EMSS");
-    let (length, ddp) = header.split_at_mut(LENGTH_LEN);
-    length.copy_from_slice(&len.to_be_bytes());
-    let tagged = Tagged {
-        last: fpdu.is_last,
-        rsvd_ulp: Opcode::Write.control(Version::Ietf),
-        stag: target.stag,
-        to: target.to + fpdu.payload.start as u64,
-    };
-    tagged.emit(Version::Ietf, ddp);
-    header
 }
 
 /// The queue pairs that a transfer stands for: their messages lie in slots of their own, and they

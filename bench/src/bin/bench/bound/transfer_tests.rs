@@ -55,8 +55,8 @@ fn engine_segments(mtu: u16, message: &[u8], count: u64) -> Sent {
     Sent { stag: connected.stags[1], payloads, burst_len_max }
 }
 
-fn transfers(layout: &Layout, stag: u32) -> [Arc<Transfer>; 2] {
-    Transfer::frozen_and_best(layout, Target { stag, to: REMOTE })
+fn transfers(mtu: u16, message_len: usize, stag: u32) -> [Arc<Transfer>; 2] {
+    Transfer::frozen_and_best(mtu, message_len, Target { stag, to: REMOTE })
 }
 
 #[test]
@@ -67,15 +67,13 @@ fn segments_are_those_that_the_engine_sends() {
                 // More of them in a segment than the queue pair has requests.
                 continue;
             }
-            let layout = Layout::new(mtu, message_len);
-            let [frozen, _] = transfers(&layout, 0);
+            let [frozen, _] = transfers(mtu, message_len, 0);
             let message = Source::new(&frozen, WorkingSet::SINGLE).unwrap().message(0).to_vec();
             let Sent { stag, payloads: sent, .. } = engine_segments(mtu, &message, count);
-            let per_cycle = layout.segments.iter().flatten().filter(|fpdu| fpdu.is_last).count();
-            let cycles = usize::try_from(count).unwrap() / per_cycle;
-            let segments = cycles * layout.segments.len();
+            let cycles = usize::try_from(count).unwrap() / frozen.messages_per_round();
+            let segments = cycles * frozen.segments.len();
             assert!(cycles > 0 && sent.len() >= segments, "MTU {mtu}, {message_len} bytes");
-            for transfer in transfers(&layout, stag) {
+            for transfer in transfers(mtu, message_len, stag) {
                 let mut source = Source::new(&transfer, WorkingSet::SINGLE).unwrap();
                 let mut frame = vec![0; usize::from(mtu) + 14];
                 for (index, expected) in sent[..segments].iter().enumerate() {
@@ -102,8 +100,7 @@ fn bursts_are_as_long_as_those_of_the_engine() {
 fn slots_take_turns_with_their_outstanding_messages() {
     let cases = [(1500, 4096, 4, 4), (1500, 4096, 128, 5), (1500, 64, 4, 1), (1500, 65_536, 9, 1)];
     for (mtu, message_len, depth, rounds) in cases {
-        let layout = Layout::new(mtu, message_len);
-        for transfer in transfers(&layout, 1) {
+        for transfer in transfers(mtu, message_len, 1) {
             let set = WorkingSet { slots: 3, depth };
             let mut source = Source::new(&transfer, set).unwrap();
             let mut sink = Sink::new(&transfer, set).unwrap();
@@ -111,7 +108,7 @@ fn slots_take_turns_with_their_outstanding_messages() {
             let to_at = FRAME_HEADER_LEN + TO_AT..FRAME_HEADER_LEN + FPDU_HEADER_LEN;
             let mut offsets = Vec::new();
             for _ in 0..3 {
-                for _ in 0..rounds * layout.segments.len() {
+                for _ in 0..rounds * transfer.segments.len() {
                     source.build(&mut frame);
                     sink.place(&frame);
                     offsets.push(u64::from_be_bytes(frame[to_at.clone()].try_into().unwrap()));
@@ -129,11 +126,10 @@ fn slots_take_turns_with_their_outstanding_messages() {
 
 #[test]
 fn corruption_of_any_covered_byte_is_detected() {
-    let layout = Layout::new(1500, 200);
-    let [frozen, best] = transfers(&layout, 1);
-    let covered: Vec<_> =
-        layout.segments[0].iter().flat_map(|fpdu| fpdu.at..fpdu.at + fpdu.wire_len()).collect();
-    for transfer in [frozen, best] {
+    for transfer in transfers(1500, 200, 1) {
+        let fpdus = transfer.segments[0].fpdus.iter();
+        let covered: Vec<_> =
+            fpdus.flat_map(|fpdu| fpdu.covered.start..fpdu.covered.end + CRC_LEN).collect();
         for &at in &covered {
             let mut frame = vec![0; 1514];
             Source::new(&transfer, WorkingSet::SINGLE).unwrap().build(&mut frame);

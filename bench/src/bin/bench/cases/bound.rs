@@ -1,6 +1,6 @@
 //! `iwperf` next to the bound of this machine, or to another `iwperf`.
 
-use std::cell::LazyCell;
+use std::cell::OnceCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{Case, Setup, case};
-use crate::bound::layout::Layout;
-use crate::bound::transfer::{Target, Transfer, WorkingSet};
+use crate::bound::layout::Target;
+use crate::bound::transfer::{Transfer, WorkingSet};
 use crate::bound::{ping_pong, rate};
 use crate::iwperf::{Iwperf, Place, TAIL, Test};
 use crate::model::Limit::{self, AtLeast, AtMost};
@@ -38,33 +38,83 @@ const GAIN: [&str; 2] = ["gain in Gb/s", "gain in M/s"];
 /// Requests outstanding per queue pair where there are many of them.
 const QPS_DEPTH: u32 = 4;
 
-/// The transfers of the frozen and the best bound. Their CRCs are chosen once, so that all rounds
-/// have the same bound.
-type Transfers = Rc<LazyCell<[Arc<Transfer>; 2], Box<dyn FnOnce() -> [Arc<Transfer>; 2]>>>;
-
-/// Queue pairs of a row.
+/// Messages of one size over one MTU.
 #[derive(Clone, Copy)]
-struct Load {
+struct Messages {
+    test: &'static str,
+    size: u64,
+    mtu: u16,
     qps: u32,
     depth: u32,
-    /// They use one buffer at each end, instead of one each.
+    /// The queue pairs use one buffer at each end, instead of one each.
     is_buffer_shared: bool,
 }
 
-impl Load {
-    const SINGLE: Self = Self { qps: 1, depth: 128, is_buffer_shared: false };
+impl Messages {
+    fn new(test: &'static str, size: u64, mtu: u16) -> Self {
+        Self { test, size, mtu, qps: 1, depth: 128, is_buffer_shared: false }
+    }
 
-    fn options(self) -> Vec<String> {
-        let text = format!("-q {} -t {}", self.qps, self.depth);
-        let mut options: Vec<String> = text.split(' ').map(str::to_owned).collect();
+    fn name(&self, place: &str) -> String {
+        format!("{}-{place}", row_name(self.test, self.size, self.mtu))
+    }
+
+    fn run(&self, iwperf: &Rc<Iwperf>, place: Place) -> impl FnMut(f64) -> Result<Figures> + use<> {
+        let Self { test: name, size, mtu, .. } = *self;
+        let mut options = vec![format!("-q{}", self.qps), format!("-t{}", self.depth)];
         options.extend(self.is_buffer_shared.then(|| "--shared-buffer".to_owned()));
-        options
+        let test = Test { name, mtu, size, options, checksum: None };
+        let iwperf = Rc::clone(iwperf);
+        move |seconds| iwperf.run(&place, &test, seconds)
     }
 
     /// Returns the working set of each of so many bounds.
-    fn working_set(self, bounds: usize) -> WorkingSet {
+    fn working_set(&self, bounds: usize) -> WorkingSet {
         let qps = if self.is_buffer_shared { 1 } else { self.qps as usize };
         WorkingSet { slots: qps.div_ceil(bounds), depth: self.depth as usize }
+    }
+
+    fn figures(&self, gbit_s: f64) -> Figures {
+        Figures::from([("Gb/s", gbit_s), ("M/s", gbit_s * 1e3 / 8.0 / self.size as f64)])
+    }
+}
+
+/// The frozen (0) and the best bound (1) of messages. Their CRCs are chosen once, so that all rounds
+/// have the same bound.
+#[derive(Clone)]
+struct Bound {
+    messages: Messages,
+    transfers: Rc<OnceCell<[Arc<Transfer>; 2]>>,
+}
+
+impl Bound {
+    fn new(messages: Messages) -> Self {
+        Self { messages, transfers: Rc::default() }
+    }
+
+    fn transfer(&self, which: usize) -> &Arc<Transfer> {
+        let Messages { mtu, size, .. } = self.messages;
+        let len = usize::try_from(size).expect("a message fits the memory");
+        let target = Target { stag: 1, to: 0 };
+        &self.transfers.get_or_init(|| Transfer::frozen_and_best(mtu, len, target))[which]
+    }
+
+    /// Returns a measurement: both ends on one core or one on each of two.
+    fn measure(&self, which: usize, cores: &[usize]) -> impl FnMut(f64) -> Result<Figures> + use<> {
+        let (bound, cores) = (self.clone(), cores.to_vec());
+        move |seconds| {
+            let (set, duration) = (bound.messages.working_set(1), Duration::from_secs_f64(seconds));
+            let gbit_s = rate::measure(bound.transfer(which), set, &cores, duration)?;
+            Ok(bound.messages.figures(gbit_s))
+        }
+    }
+
+    /// Names the CRCs of a row.
+    fn crc_note(self, row: String) -> impl Fn() -> String {
+        move || {
+            let [frozen, best] = [0, 1].map(|which| self.transfer(which).crc_names());
+            format!("{row}: the CRC of the frozen bound is {frozen}; of the best bound {best}.")
+        }
     }
 }
 
@@ -72,70 +122,6 @@ struct Rows {
     iwperf: Rc<Iwperf>,
     before: Option<Rc<Iwperf>>,
     groups: Vec<Group>,
-}
-
-/// Messages of one size over one MTU.
-#[derive(Clone, Copy)]
-struct Messages {
-    test: &'static str,
-    size: u64,
-    mtu: u16,
-    load: Load,
-}
-
-impl Messages {
-    fn new(test: &'static str, size: u64, mtu: u16) -> Self {
-        Self { test, size, mtu, load: Load::SINGLE }
-    }
-
-    fn name(&self, place: &str) -> String {
-        format!("{}-{place}", row_name(self.test, self.size, self.mtu))
-    }
-
-    fn transfers(&self, is_alone: bool) -> Transfers {
-        let (mtu, len) = (self.mtu, usize::try_from(self.size).expect("a message fits the memory"));
-        Rc::new(LazyCell::new(Box::new(move || {
-            let layout = if is_alone { Layout::alone(mtu, len) } else { Layout::new(mtu, len) };
-            Transfer::frozen_and_best(&layout, Target { stag: 1, to: 0 })
-        })))
-    }
-
-    fn run(&self, iwperf: &Rc<Iwperf>, place: Place) -> impl FnMut(f64) -> Result<Figures> + use<> {
-        let Self { test: name, size, mtu, load } = *self;
-        let test = Test { name, mtu, size, options: load.options(), checksum: None };
-        let iwperf = Rc::clone(iwperf);
-        move |seconds| iwperf.run(&place, &test, seconds)
-    }
-
-    fn figures(&self, gbit_s: f64) -> Figures {
-        Figures::from([("Gb/s", gbit_s), ("M/s", gbit_s * 1e3 / 8.0 / self.size as f64)])
-    }
-
-    /// Returns a measurement of the frozen (0) or the best bound (1), both ends on one core or one
-    /// on each of two.
-    fn bound(
-        self,
-        transfers: &Transfers,
-        which: usize,
-        cores: Vec<usize>,
-    ) -> impl FnMut(f64) -> Result<Figures> + use<> {
-        let transfers = Rc::clone(transfers);
-        move |seconds| {
-            let set = self.load.working_set(1);
-            let duration = Duration::from_secs_f64(seconds);
-            let gbit_s = rate::measure(&transfers[which], set, self.mtu, &cores, duration)?;
-            Ok(self.figures(gbit_s))
-        }
-    }
-}
-
-/// Names the CRCs of a row.
-fn crc_note(row: String, transfers: &Transfers) -> impl Fn() -> String + use<> {
-    let transfers = Rc::clone(transfers);
-    move || {
-        let [frozen, best] = transfers.each_ref().map(|transfer| transfer.crc_names());
-        format!("{row}: the CRC of the frozen bound is {frozen}; of the best bound {best}.")
-    }
 }
 
 pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<Vec<Group>> {
@@ -212,16 +198,16 @@ impl Rows {
     /// Bandwidth of RDMA Writes as a share of the bounds.
     fn write_bw(&mut self, size: u64, mtu: u16, cores: &[usize], share: f64) {
         let messages = Messages::new("write-bw", size, mtu);
-        let transfers = messages.transfers(false);
+        let bound = Bound::new(messages);
         let name = messages.name(if cores.len() == 1 { "one" } else { "two" });
         let place = Place::Ring(cores.to_vec());
         let group = Group::new("", &name)
-            .contender(FROZEN, messages.bound(&transfers, 0, cores.to_vec()))
+            .contender(FROZEN, bound.measure(0, cores))
             .contender("write-bw", messages.run(&self.iwperf, place.clone()))
-            .contender(BEST, messages.bound(&transfers, 1, cores.to_vec()))
+            .contender(BEST, bound.measure(1, cores))
             .compare("write-bw", FROZEN, "Gb/s", Some(AtLeast(share)))
             .compare("write-bw", BEST, "Gb/s", None)
-            .note(crc_note(name, &transfers));
+            .note(bound.crc_note(name));
         self.push_beside_before(group, messages, place, "Gb/s", None);
     }
 
@@ -234,12 +220,12 @@ impl Rows {
         (qps, is_buffer_shared): (u32, bool),
         limit: Option<Limit>,
     ) {
-        let load = Load { qps, depth: QPS_DEPTH, is_buffer_shared };
-        let messages = Messages { load, ..Messages::new("write-bw", 4096, mtu) };
+        let plain = Messages::new("write-bw", 4096, mtu);
+        let messages = Messages { qps, depth: QPS_DEPTH, is_buffer_shared, ..plain };
         let shared = if is_buffer_shared { "-shared" } else { "" };
         let place = Place::Ring(cores.to_vec());
         let group = Group::new("", format!("{}-q{qps}{shared}", messages.name("one")))
-            .contender(FROZEN, messages.bound(&messages.transfers(false), 0, cores.to_vec()))
+            .contender(FROZEN, Bound::new(messages).measure(0, cores))
             .contender("write-bw", messages.run(&self.iwperf, place.clone()))
             .compare("write-bw", FROZEN, "Gb/s", limit);
         self.push_beside_before(group, messages, place, "Gb/s", None);
@@ -247,33 +233,23 @@ impl Rows {
 
     /// Gain of RDMA Writes from a second core, with a shard on each, next to the gain of the bound.
     fn gain(&mut self, size: u64, two: [usize; 2], which: usize) {
-        let load = Load { qps: 8, ..Load::SINGLE };
-        let messages = Messages { load, ..Messages::new("write-bw", size, 1500) };
-        let transfers = messages.transfers(false);
+        let messages = Messages { qps: 8, ..Messages::new("write-bw", size, 1500) };
+        let bound = Bound::new(messages);
         let figure = ["Gb/s", "M/s"][which];
-        let with_gain = move |both: Figures, one: &Figures| {
-            let mut figures = both;
-            let gain = figures[figure] / one[figure];
-            figures.extend([(ON_ONE[which], one[figure]), (GAIN[which], gain)]);
-            figures
+        let with_gain = move |mut both: Figures, one: &Figures| {
+            let gain = both[figure] / one[figure];
+            both.extend([(ON_ONE[which], one[figure]), (GAIN[which], gain)]);
+            both
         };
         let mut run_on_one = messages.run(&self.iwperf, Place::Ring(vec![two[0]]));
         let mut run_on_both = messages.run(&self.iwperf, Place::Shards(two.into()));
-        let mut bound_on_one = messages.bound(&transfers, 0, vec![two[0]]);
-        let bound_on_each = move |seconds| {
-            let (set, duration) = (load.working_set(2), Duration::from_secs_f64(seconds));
-            Ok::<_, anyhow::Error>(messages.figures(rate::measure_each(
-                &transfers[0],
-                set,
-                1500,
-                &two,
-                duration,
-            )?))
-        };
+        let mut bound_on_one = bound.measure(0, &two[..1]);
         let mut group = Group::new("", format!("{}-q8", messages.name("shards")))
             .contender(FROZEN, move |seconds| {
                 let one = bound_on_one(seconds)?;
-                Ok(with_gain(bound_on_each(seconds)?, &one))
+                let (set, duration) = (messages.working_set(2), Duration::from_secs_f64(seconds));
+                let gbit_s = rate::measure_each(bound.transfer(0), set, &two, duration)?;
+                Ok(with_gain(messages.figures(gbit_s), &one))
             })
             .contender("write-bw", move |seconds| {
                 let one = run_on_one(seconds)?;
@@ -290,12 +266,12 @@ impl Rows {
     /// Latency of 64 bytes between two cores next to the bare ping-pong.
     fn latency(&mut self, test: &'static str, two: [usize; 2], ratio: f64, tail: Option<f64>) {
         let messages = Messages::new(test, 64, 1500);
-        let transfers = messages.transfers(true);
+        let bound = Bound::new(messages);
         let place = Place::Ring(two.into());
         let mut group = Group::new("", messages.name("two"))
             .contender(PING_PONG, move |seconds| {
                 let duration = Duration::from_secs_f64(seconds);
-                ping_pong::measure(&transfers[0], 1500, two, duration)
+                ping_pong::measure(&bound.transfer(0).alone(), two, duration)
             })
             .contender(test, messages.run(&self.iwperf, place.clone()))
             .compare(test, PING_PONG, "us, p50", Some(AtMost(ratio)));
