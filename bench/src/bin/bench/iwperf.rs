@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -50,6 +51,16 @@ impl Iwperf {
     pub(crate) fn new(program: &Path, scratch: &Path) -> Result<Self> {
         ensure!(program.exists(), "{} is absent: build ferrowarp-apps first", program.display());
         Ok(Self { program: program.to_owned(), scratch: scratch.to_owned() })
+    }
+
+    /// Returns a measurement of one test.
+    pub(crate) fn measure(
+        self: &Rc<Self>,
+        place: Place,
+        test: Test,
+    ) -> impl FnMut(f64) -> Result<Figures> + use<> {
+        let iwperf = Rc::clone(self);
+        move |seconds| iwperf.run(&place, &test, seconds)
     }
 
     /// Runs one test for so many seconds.

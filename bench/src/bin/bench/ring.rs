@@ -74,7 +74,7 @@ impl Pair {
 
     /// Begins Writes of `size` bytes on the first queue pair of connected ends.
     pub(crate) fn new(source: End, sink: End, size: u32, depth: usize) -> Result<Self> {
-        let write = Write { remote: sink.remote(), offset: 0, len: size };
+        let write = sink.write_to(0, size);
         source.write(0, depth, &write)?;
         Ok(Self { source, sink, write, completed: 0 })
     }
@@ -257,11 +257,10 @@ impl End {
     /// Posts `count` RDMA Writes on the queue pair `index`.
     #[inline]
     pub(crate) fn write(&self, index: usize, count: usize, write: &Write) -> Result<()> {
-        let &Write { remote, offset, len } = write;
+        let &Write { rkey, addr, offset, len } = write;
         let wrs = (0..count).map(|_| {
             let payload = Payload::Gather([self.mr.sge(offset, len)].into());
-            let remote_addr = remote.addr + offset as u64;
-            let operation = Operation::Write { payload, rkey: remote.rkey, remote: remote_addr };
+            let operation = Operation::Write { payload, rkey, remote: addr + offset as u64 };
             SendWr { wr_id: index as u64, operation, signaled: true, fence: false }
         });
         let (posted, error) = self.qps[index].post_sends(wrs);
@@ -272,9 +271,9 @@ impl End {
         &self.mr
     }
 
-    /// Returns what a peer needs to write to the region.
-    pub(crate) fn remote(&self) -> Remote {
-        Remote { rkey: self.mr.rkey(), addr: self.mr.addr() }
+    /// Returns a Write of a peer to the region.
+    pub(crate) fn write_to(&self, offset: usize, len: u32) -> Write {
+        Write { rkey: self.mr.rkey(), addr: self.mr.addr(), offset, len }
     }
 
     pub(crate) fn qp_count(&self) -> usize {
@@ -297,17 +296,12 @@ impl End {
     }
 }
 
-/// Place of a region, as a peer names it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Remote {
-    rkey: u32,
-    addr: u64,
-}
-
-/// An RDMA Write, without its queue pair.
+/// An RDMA Write of `len` bytes at `offset` to the same place of a remote region, without its queue
+/// pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
-    pub(crate) remote: Remote,
+    rkey: u32,
+    addr: u64,
     pub(crate) offset: usize,
     pub(crate) len: u32,
 }

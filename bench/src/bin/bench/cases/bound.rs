@@ -63,9 +63,7 @@ impl Messages {
         let Self { test: name, size, mtu, .. } = *self;
         let mut options = vec![format!("-q{}", self.qps), format!("-t{}", self.depth)];
         options.extend(self.is_buffer_shared.then(|| "--shared-buffer".to_owned()));
-        let test = Test { name, mtu, size, options, checksum: None };
-        let iwperf = Rc::clone(iwperf);
-        move |seconds| iwperf.run(&place, &test, seconds)
+        iwperf.measure(place, Test { name, mtu, size, options, checksum: None })
     }
 
     /// Returns the working set of each of so many bounds.

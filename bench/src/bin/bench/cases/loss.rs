@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use ferrowarp::{Context, TcpStats};
+use ferrowarp::Context;
 
 use super::lossy_port::{Losses, LossyPort};
 use super::{Case, Setup, case};
@@ -102,7 +102,7 @@ fn goodput(rate: f64, seed: u64, seconds: f64) -> Result<Figures> {
 fn recovery(options: Options) -> Result<Figures> {
     let (mut pair, losses) = connect(0.0, 0)?;
     let mut repair_time = Duration::ZERO;
-    let [mut during, mut after] = [[Received::default(); 2]; 2];
+    let [mut received, mut slow_during, mut slow_after] = [[0.0; 2]; 3];
     for _ in 0..options.single {
         let before = pair.tcp_stats()?;
         losses.is_due.store(true, Ordering::Relaxed);
@@ -121,36 +121,20 @@ fn recovery(options: Options) -> Result<Figures> {
             now = pair.tcp_stats()?;
         }
         for end in 0..2 {
-            during[end].add(&before[end], &repaired[end]);
-            after[end].add(&repaired[end], &now[end]);
+            let [before, repaired, now] = [before[end], repaired[end], now[end]];
+            let grown = |from: u32, to: u32| f64::from(to.wrapping_sub(from));
+            slow_during[end] += grown(before.slow_path_in, repaired.slow_path_in);
+            slow_after[end] += grown(repaired.slow_path_in, now.slow_path_in);
+            received[end] += grown(repaired.segments_in, now.segments_in);
         }
     }
-    let losses = f64::from(options.single);
+    let count = f64::from(options.single);
     let values = [
-        repair_time.as_secs_f64() * 1e6 / losses,
-        during[1].slow as f64 / losses,
-        during[0].slow as f64 / losses,
-        after[1].fast_share(),
-        after[0].fast_share(),
+        repair_time.as_secs_f64() * 1e6 / count,
+        slow_during[1] / count,
+        slow_during[0] / count,
+        1.0 - slow_after[1] / received[1],
+        1.0 - slow_after[0] / received[0],
     ];
     Ok(REPAIR.into_iter().zip(values).collect())
-}
-
-/// Segments that an end received.
-#[derive(Clone, Copy, Default)]
-struct Received {
-    all: u64,
-    /// Those that took the slow path.
-    slow: u64,
-}
-
-impl Received {
-    fn add(&mut self, before: &TcpStats, now: &TcpStats) {
-        self.all += u64::from(now.segments_in.wrapping_sub(before.segments_in));
-        self.slow += u64::from(now.slow_path_in.wrapping_sub(before.slow_path_in));
-    }
-
-    fn fast_share(&self) -> f64 {
-        1.0 - self.slow as f64 / self.all as f64
-    }
 }

@@ -12,12 +12,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use ferrowarp::Context;
 use ferrowarp_tests::netns::{self, Namespace, ip};
-use ferrowarp_tests::process::{self, Running, TempDir};
+use ferrowarp_tests::process::{self, Running};
 use serde_json::Value;
 
 use super::peers::{Test, kernel};
 use super::{Case, Setup, case};
 use crate::cores::on_core;
+use crate::iwperf::finish;
 use crate::launch::{self, Network};
 use crate::ring::{Pair, STREAM, config};
 use crate::runner::{Figures, Group};
@@ -113,46 +114,32 @@ impl LinkPlan {
     }
 
     fn measure(&self, is_ours: bool, seed: u64, seconds: f64) -> Result<Figures> {
-        let dir = process::temp_dir()?;
-        let (iwlink, figures) = if is_ours {
-            let sockets = INTERFACES.map(|name| dir.path().join(name).display().to_string());
-            let devices = sockets.each_ref().map(|socket| format!("memif:{socket},server"));
-            let iwlink = self.start(Command::new("taskset"), &devices, seed, &dir)?;
-            (iwlink, self.ours(sockets, seconds)?)
-        } else {
-            self.kernel(seed, seconds, &dir)?
+        let (dir, link) = (process::temp_dir()?, Namespace::new()?);
+        disable_ipv6(link.name())?;
+        let sockets = INTERFACES.map(|name| dir.path().join(name).display().to_string());
+        let [left, right] = match is_ours {
+            true => sockets.each_ref().map(|socket| format!("memif:{socket},server")),
+            false => INTERFACES.map(|name| format!("tap:{name}")),
         };
-        iwlink.interrupt()?;
-        let result = iwlink.finish(READY_TIMEOUT)?;
-        ensure!(result.success(), "iwlink: {}", result.output.trim());
-        let counters =
-            std::fs::read_to_string(dir.path().join("wire.json")).context("no counters")?;
-        check(&serde_json::from_str(&counters)?)?;
-        Ok(figures)
-    }
-
-    fn start(
-        &self,
-        mut command: Command,
-        devices: &[String; 2],
-        seed: u64,
-        dir: &TempDir,
-    ) -> Result<Running> {
-        command.args(["-c", &self.cores[1].to_string()]).arg(&self.iwlink);
+        let counters = dir.path().join("wire.json");
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", link.name(), "taskset", "-c", &self.cores[1].to_string()]);
         let options = format!(
-            "--left {} --right {} --delay {}us --loss {}% --seed {seed} --rate {} --queue \
+            "--left {left} --right {right} --delay {}us --loss {}% --seed {seed} --rate {} --queue \
              {LINK_QUEUE} --poll 0 --late 500us",
-            devices[0],
-            devices[1],
             self.rtt_ms * 500.0,
             self.loss,
             self.rate
         );
-        command.args(options.split(' '));
-        command.arg("--json").arg(dir.path().join("wire.json"));
+        command.arg(&self.iwlink).args(options.split(' ')).arg("--json").arg(&counters);
         let mut iwlink = Running::start(&mut command, dir.path().join("wire"))?;
         iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
-        Ok(iwlink)
+        let figures =
+            if is_ours { self.ours(sockets, seconds)? } else { self.kernel(&link, seconds)? };
+        iwlink.interrupt()?;
+        finish(iwlink, READY_TIMEOUT).context("iwlink")?;
+        check(&serde_json::from_str(&std::fs::read_to_string(counters).context("no counters")?)?)?;
+        Ok(figures)
     }
 
     /// Measures two contexts on a thread of their own.
@@ -174,16 +161,13 @@ impl LinkPlan {
 
     /// Measures the kernel, each end in a fresh namespace, so that it has no metrics of earlier
     /// runs; both share a core.
-    fn kernel(&self, seed: u64, seconds: f64, dir: &TempDir) -> Result<(Running, Figures)> {
-        let link = Namespace::new()?;
-        disable_ipv6(link.name())?;
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", link.name(), "taskset"]);
-        let devices = INTERFACES.map(|name| format!("tap:{name}"));
-        let iwlink = self.start(command, &devices, seed, dir)?;
+    fn kernel(&self, link: &Namespace, seconds: f64) -> Result<Figures> {
         let ends = [Rc::new(Namespace::new()?), Rc::new(Namespace::new()?)];
         for (end, (name, address)) in ends.iter().zip(INTERFACES.into_iter().zip(ADDRESSES)) {
-            move_tap(link.name(), end.name(), name, address)?;
+            ip(&["-n", link.name(), "link", "set", name, "netns", end.name()])?;
+            disable_ipv6(end.name())?;
+            let options = ["gso_max_segs", "1", "txqueuelen", TAP_QUEUE];
+            launch::configure(end.name(), name, address, &options)?;
         }
         let [sender, receiver] = ends;
         let [at_sender, at_receiver] = INTERFACES;
@@ -192,7 +176,7 @@ impl LinkPlan {
         let network = Network::new([receiver, sender], interfaces, ADDRESSES[1], cores)?;
         let whole = seconds.ceil().max(1.0);
         let test = Test::Stream { size: STREAM.0.into(), connections: 1 };
-        Ok((iwlink, kernel::iperf3(&network, test, whole, self.warm_up.ceil())?))
+        kernel::iperf3(&network, test, whole, self.warm_up.ceil())
     }
 }
 
@@ -218,13 +202,6 @@ fn disable_ipv6(namespace: &str) -> Result<()> {
                       echo 1 >/proc/sys/net/ipv6/conf/$space/disable_ipv6 || true; done";
     launch::in_namespace(namespace, "sh", &["-c", script])?;
     Ok(())
-}
-
-/// Moves the tap that iwlink created into the namespace of an end, and configures it.
-fn move_tap(link: &str, namespace: &str, name: &str, address: &str) -> Result<()> {
-    ip(&["-n", link, "link", "set", name, "netns", namespace])?;
-    disable_ipv6(namespace)?;
-    launch::configure(namespace, name, address, &["gso_max_segs", "1", "txqueuelen", TAP_QUEUE])
 }
 
 #[cfg(test)]

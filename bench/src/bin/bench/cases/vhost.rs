@@ -1,8 +1,6 @@
 //! `iwperf` over vhost-user next to `iwperf` over `memif`: two ways through memory from one process
 //! to another.
 
-use std::rc::Rc;
-
 use anyhow::Result;
 
 use super::{Case, Setup, case};
@@ -19,13 +17,9 @@ pub(crate) fn groups(setup: &Setup) -> Result<Vec<Group>> {
     let group = |(name, size, mtu, figure): (&'static str, u64, u16, &'static str)| {
         let checksum = Some("software");
         let test = Test { name, mtu, size, checksum, ..Test::default() };
-        let run = |place: Place| {
-            let (iwperf, test) = (Rc::clone(&iwperf), test.clone());
-            move |seconds| iwperf.run(&place, &test, seconds)
-        };
         Group::new("", row_name(name, size, mtu))
-            .contender("vhost", run(Place::Vhost(cores)))
-            .contender("memif", run(Place::Memif(cores)))
+            .contender("vhost", iwperf.measure(Place::Vhost(cores), test.clone()))
+            .contender("memif", iwperf.measure(Place::Memif(cores), test))
             .compare("vhost", "memif", figure, None)
     };
     let rows = [

@@ -73,7 +73,7 @@ fn start_loads(left: &Context, right: &Context) -> Result<(Vec<Load>, End)> {
         let cq = left.create_cq_with(&CqOptions::new(64).shard(shard))?;
         let mut source = End::with_cq(left.clone(), cq, 1, 1, depth, region_len)?;
         source.connect(0, &mut sink, shard)?;
-        let write = Write { remote: sink.remote(), offset: shard * len as usize, len };
+        let write = sink.write_to(shard * len as usize, len);
         source.write(0, depth, &write)?;
         Ok(Load { source, write, peer: right.shard(shard).context("no shard")? })
     };

@@ -13,7 +13,7 @@ use ferrowarp::{Context, Qp};
 use super::{Case, Setup, case};
 use crate::cores::on_core;
 use crate::model::Limit::{self, AtLeast, AtMost, EachAtMost};
-use crate::ring::{End, Pair, Write, config};
+use crate::ring::{End, Pair, config};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
@@ -260,7 +260,7 @@ fn many_connections(count: usize, rounds: u8) -> Result<Figures> {
     let start = Instant::now();
     ends.set_up(count, 1, 1)?;
     let set_ups = per_second(start);
-    let (mut messages, remote) = (0.0, ends.right.remote());
+    let mut messages = 0.0;
     for round in 1..=rounds {
         let bytes: Vec<u8> = (0..count)
             .flat_map(|index| ((index as u128) << 8 | u128::from(round)).to_le_bytes())
@@ -270,7 +270,7 @@ fn many_connections(count: usize, rounds: u8) -> Result<Figures> {
         while completed < count {
             while posted < count && posted - completed < WINDOW {
                 let len = u32::try_from(MESSAGE_LEN)?;
-                let write = Write { remote, offset: posted * MESSAGE_LEN, len };
+                let write = ends.right.write_to(posted * MESSAGE_LEN, len);
                 ends.left.write(posted, 1, &write)?;
                 posted += 1;
             }

@@ -9,8 +9,8 @@ use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
+use super::Traffic;
 use super::hub::HubPort;
-use super::traffic::Traffic;
 use crate::ring::{End, Write, config, open_config, open_ring};
 use crate::runner::{Figures, us};
 
@@ -104,14 +104,13 @@ impl Bench {
             }
         }
         let Some(prober) = competitors.pop() else { bail!("traffic has queue pairs") };
-        let remote = sink.remote();
         Ok(Self {
-            senders,
-            sink,
             competitors,
             prober,
-            competing: Write { remote, offset: 0, len: traffic.size },
-            probe: Write { remote, offset, len: PROBE_LEN },
+            competing: sink.write_to(0, traffic.size),
+            probe: sink.write_to(offset, PROBE_LEN),
+            senders,
+            sink,
             number: 0,
             on_way: None,
             pause_max: None,
