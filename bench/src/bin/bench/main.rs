@@ -189,7 +189,7 @@ fn write(case: &Case, report: &Report, out: Option<&Path>) -> Result<()> {
     if let Some(out) = out {
         write_file(&out.with_extension("json"), &report.json()?)?;
         draw(report, &out.with_extension("svg"))?;
-        return write_file(out, &page::alone(report, case.title, case.method));
+        return write_file(out, &page::alone(report, case.title));
     }
     let folder = Path::new(RESULTS).join(machine::slug(&report.machine));
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;

@@ -45,6 +45,12 @@ pub(crate) struct Series {
     pub(crate) values: Vec<f64>,
 }
 
+impl Series {
+    pub(crate) fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), values: vec![] }
+    }
+}
+
 /// How a subject is compared with its reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Kind {

@@ -91,18 +91,15 @@ pub(crate) fn digits(value: f64) -> String {
     }
 }
 
-/// Formats one report with its method and its machine.
-pub(crate) fn alone(report: &Report, title: &str, method: &str) -> String {
-    let mut text = format!("# {title}\n\n{}\n", method_body(method));
-    let _ = writeln!(text, "{} s for each measurement, {}.\n", report.seconds, report.date);
+/// Formats one report with its machine.
+pub(crate) fn alone(report: &Report, title: &str) -> String {
+    let Report { case, date, seconds, .. } = report;
+    let mut text = format!(
+        "# {title}\n\nMethod: bench/methods/{case}.md. {date}: {seconds} s for each measurement.\n\n"
+    );
     text.push_str(&machine(&report.machine));
     text.push_str(&tables(report));
     text.trim_end().to_owned() + "\n"
-}
-
-/// Returns a method without its heading.
-fn method_body(method: &str) -> &str {
-    method.split_once("\n\n").map_or(method, |(_, body)| body)
 }
 
 fn machine(properties: &[(String, String)]) -> String {

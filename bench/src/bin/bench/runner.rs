@@ -29,21 +29,13 @@ struct Contender {
     rounds: Vec<Option<Figures>>,
 }
 
-/// A row to be: which figure of which contender is shown, and compared with which.
-struct Comparison {
-    subject: String,
-    reference: Option<(String, &'static str)>,
-    figure: &'static str,
-    kind: Kind,
-    limit: Option<Limit>,
-}
-
 /// Contenders that are compared with each other.
 pub(crate) struct Group {
     table: String,
     name: String,
     contenders: Vec<Contender>,
-    comparisons: Vec<Comparison>,
+    /// Rows without samples yet, and the figure of the reference of each.
+    rows: Vec<(Row, &'static str)>,
     /// Measured in the first round alone.
     is_single: bool,
     note: Option<Box<dyn Fn() -> String>>,
@@ -52,7 +44,7 @@ pub(crate) struct Group {
 impl Group {
     pub(crate) fn new(table: impl Into<String>, name: impl Into<String>) -> Self {
         let (table, name, is_single, note) = (table.into(), name.into(), false, None);
-        Self { table, name, contenders: vec![], comparisons: vec![], is_single, note }
+        Self { table, name, contenders: vec![], rows: vec![], is_single, note }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -73,41 +65,51 @@ impl Group {
     /// Adds a row: the ratio of a figure of two contenders.
     pub(crate) fn compare(
         self,
-        subject: impl Into<String>,
-        reference: impl Into<String>,
+        subject: &str,
+        reference: &str,
         figure: &'static str,
         limit: Option<Limit>,
     ) -> Self {
-        self.compare_figures((subject.into(), figure), (reference.into(), figure), limit)
+        self.compare_figures((subject, figure), (reference, figure), limit)
     }
 
     /// Adds a row: the ratio of two figures, of two contenders or of one.
     pub(crate) fn compare_figures(
-        mut self,
-        (subject, figure): (String, &'static str),
-        reference: (String, &'static str),
+        self,
+        subject: (&str, &'static str),
+        (reference, of_reference): (&str, &'static str),
         limit: Option<Limit>,
     ) -> Self {
-        let reference = Some(reference);
-        self.comparisons.push(Comparison { subject, reference, figure, kind: Kind::Ratio, limit });
+        self.row(subject, Some(Series::new(reference)), of_reference, limit)
+    }
+
+    /// Adds a row for each of these figures by itself.
+    pub(crate) fn show(
+        self,
+        subject: &str,
+        figures: &[&'static str],
+        limit: Option<Limit>,
+    ) -> Self {
+        figures.iter().fold(self, |group, figure| group.row((subject, figure), None, "", limit))
+    }
+
+    fn row(
+        mut self,
+        (subject, figure): (&str, &'static str),
+        reference: Option<Series>,
+        of_reference: &'static str,
+        limit: Option<Limit>,
+    ) -> Self {
+        let (table, name, figure) = (self.table.clone(), self.name.clone(), figure.to_owned());
+        let (subject, kind) = (Series::new(subject), Kind::Ratio);
+        self.rows
+            .push((Row { table, name, figure, subject, reference, kind, limit }, of_reference));
         self
     }
 
     /// Makes the last row a difference.
     pub(crate) fn by_difference(mut self) -> Self {
-        self.comparisons.last_mut().expect("a row").kind = Kind::Difference;
-        self
-    }
-
-    /// Adds a row: a figure by itself.
-    pub(crate) fn show(
-        mut self,
-        subject: impl Into<String>,
-        figure: &'static str,
-        limit: Option<Limit>,
-    ) -> Self {
-        let (subject, reference, kind) = (subject.into(), None, Kind::Ratio);
-        self.comparisons.push(Comparison { subject, reference, figure, kind, limit });
+        self.rows.last_mut().expect("a row").0.kind = Kind::Difference;
         self
     }
 
@@ -129,34 +131,29 @@ impl Group {
         found.expect("a contender that was added").rounds.iter().map(figure).collect()
     }
 
-    /// Returns the rows; a round in which either contender failed is left out.
+    /// Returns the rows with their samples; a round in which either contender failed is left out.
     fn rows(&self) -> Vec<Row> {
-        let row = |comparison: &Comparison| {
-            let Comparison { subject, reference, figure, kind, limit } = comparison;
-            let subjects = self.samples(subject, figure);
-            let references = match reference {
-                Some((name, figure)) => self.samples(name, figure),
+        let with_samples = |(row, of_reference): &(Row, &'static str)| {
+            let mut row = row.clone();
+            let subjects = self.samples(&row.subject.name, &row.figure);
+            let references = match &row.reference {
+                Some(reference) => self.samples(&reference.name, of_reference),
                 None => vec![Some(1.0); subjects.len()],
             };
             let both = subjects.into_iter().zip(references);
             let both = both.filter_map(|(value, reference)| Some((value?, reference?)));
-            let (values, references): (Vec<_>, Vec<_>) =
+            let (values, references) =
                 both.map(|(value, reference)| (rounded(value), rounded(reference))).unzip();
-            let of_reference = |(name, of): &(String, &'static str)| {
-                let name = if name == subject { *of } else { name };
-                Series { name: name.to_owned(), values: references.clone() }
-            };
-            Row {
-                table: self.table.clone(),
-                name: self.name.clone(),
-                figure: (*figure).to_owned(),
-                subject: Series { name: subject.clone(), values },
-                reference: reference.as_ref().map(of_reference),
-                kind: *kind,
-                limit: *limit,
+            row.subject.values = values;
+            if let Some(reference) = &mut row.reference {
+                reference.values = references;
+                if reference.name == row.subject.name {
+                    reference.name = (*of_reference).to_owned();
+                }
             }
+            row
         };
-        self.comparisons.iter().map(row).collect()
+        self.rows.iter().map(with_samples).collect()
     }
 }
 
@@ -209,14 +206,15 @@ pub(crate) fn run(
             if round % 2 == 1 {
                 order.reverse();
             }
-            let figure = group.comparisons.first().map_or("", |first| first.figure);
+            let figure = group.rows.first().map_or_else(String::new, |(row, _)| row.figure.clone());
             for index in order {
                 let contender = &mut group.contenders[index];
                 let result = (contender.measure)(seconds).with_context(|| contender.name.clone());
                 let label = format!("round {} of {rounds}, {}", round + 1, group.name);
                 let said = match &result {
                     Ok(figures) => {
-                        let value = figures.get(figure).map_or_else(String::new, |it| digits(*it));
+                        let value =
+                            figures.get(&*figure).map_or_else(String::new, |it| digits(*it));
                         format!("{label}: {} {value} {figure}", contender.name)
                     }
                     Err(error) => {
@@ -285,7 +283,7 @@ mod tests {
             })
             .contender("works", |_| Ok(Figures::from([("us", 1.0)])))
             .compare("fails", "works", "us", None)
-            .compare_figures(("fails".into(), "us"), ("fails".into(), "bound"), None)];
+            .compare_figures(("fails", "us"), ("fails", "bound"), None)];
         let outcome = run(&mut groups, 2, 0.0, None);
         assert_eq!(outcome.failures, ["round 1 of 2, row: fails: gone"]);
         assert_eq!(outcome.rows[0].judged(), [3.0]);

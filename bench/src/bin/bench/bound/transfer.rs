@@ -147,11 +147,6 @@ impl Source {
         Ok(Self(end))
     }
 
-    #[cfg(test)]
-    pub(crate) fn message(&self, slot: usize) -> &[u8] {
-        self.0.memory.bytes(slot)
-    }
-
     /// Writes the FPDUs of the next segment to `frame`: copies the payload, then computes the CRC.
     #[inline]
     pub(crate) fn build(&mut self, frame: &mut [u8]) {
@@ -174,11 +169,6 @@ impl Source {
 impl Sink {
     pub(crate) fn new(transfer: &Arc<Transfer>, set: WorkingSet) -> io::Result<Self> {
         Ok(Self { end: End::new(transfer, MESSAGE_OFFSETS[1], set)?, placed: 0 })
-    }
-
-    #[cfg(test)]
-    pub(crate) fn message(&self, slot: usize) -> &[u8] {
-        self.end.memory.bytes(slot)
     }
 
     pub(crate) const fn placed_bytes(&self) -> u64 {

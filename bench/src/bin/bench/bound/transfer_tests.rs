@@ -68,7 +68,8 @@ fn segments_are_those_that_the_engine_sends() {
                 continue;
             }
             let [frozen, _] = transfers(mtu, message_len, 0);
-            let message = Source::new(&frozen, WorkingSet::SINGLE).unwrap().message(0).to_vec();
+            let message =
+                Source::new(&frozen, WorkingSet::SINGLE).unwrap().0.memory.bytes(0).to_vec();
             let Sent { stag, payloads: sent, .. } = engine_segments(mtu, &message, count);
             let cycles = usize::try_from(count).unwrap() / frozen.messages_per_round();
             let segments = cycles * frozen.segments.len();
@@ -117,9 +118,9 @@ fn slots_take_turns_with_their_outstanding_messages() {
             let per_slot = offsets.len() / 3;
             for (slot, offsets) in offsets.chunks(per_slot).enumerate() {
                 assert_eq!(offsets.iter().min(), Some(&(REMOTE + (slot * message_len) as u64)));
-                assert_eq!(source.message(slot), sink.message(slot));
+                assert_eq!(source.0.memory.bytes(slot), sink.end.memory.bytes(slot));
             }
-            assert_ne!(source.message(0), source.message(1));
+            assert_ne!(source.0.memory.bytes(0), source.0.memory.bytes(1));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::bound::layout::Target;
 use crate::bound::transfer::{Transfer, WorkingSet};
 use crate::bound::{ping_pong, rate};
@@ -19,7 +19,7 @@ use crate::model::row_name;
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
-    case!("bound", "Share of the bound", rounds: 9, seconds: 1.0, quick: (3, 0.2));
+    Case { name: "bound", title: "Share of the bound", rounds: 9, seconds: 1.0, quick: (3, 0.2) };
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -183,12 +183,8 @@ impl Rows {
     ) {
         if let Some(before) = &self.before {
             let name = format!("{} of the other iwperf", messages.test);
-            group = group.contender(&name, messages.run(before, place)).compare(
-                messages.test,
-                name,
-                figure,
-                limit,
-            );
+            let run = messages.run(before, place);
+            group = group.contender(&name, run).compare(messages.test, &name, figure, limit);
         }
         self.groups.push(group);
     }
@@ -255,8 +251,7 @@ impl Rows {
             })
             .compare("write-bw", FROZEN, GAIN[which], Some(AtLeast(0.95)));
         for name in ["write-bw", FROZEN] {
-            let reference = (name.to_owned(), ON_ONE[which]);
-            group = group.compare_figures((name.to_owned(), figure), reference, None);
+            group = group.compare_figures((name, figure), (name, ON_ONE[which]), None);
         }
         self.groups.push(group);
     }

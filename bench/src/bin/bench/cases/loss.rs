@@ -10,13 +10,13 @@ use clap::Args;
 use ferrowarp::Context;
 
 use super::lossy_port::{Losses, LossyPort};
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::cores::on_core;
 use crate::ring::{Pair, STREAM_WARM_UP, config, open_config, open_ring};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
-    case!("loss", "Goodput under loss", rounds: 9, seconds: 1.0, quick: (6, 0.3));
+    Case { name: "loss", title: "Goodput under loss", rounds: 9, seconds: 1.0, quick: (6, 0.3) };
 
 const MTU: u16 = 1500;
 /// Time in which a loss has to be repaired.
@@ -58,14 +58,11 @@ pub(crate) fn groups(setup: &Setup, options: Options) -> Result<Vec<Group>> {
         })
         .contender("without", move |seconds| on_core(core, move || goodput(0.0, 0, seconds)))
         .compare("with loss", "without", "Gb/s", None)
-        .show("with loss", LOST, None)
-        .show("with loss", RETRANSMITTED, None);
-    let mut recovery = Group::new("Recovery from single losses", "single losses")
+        .show("with loss", &[LOST, RETRANSMITTED], None);
+    let recovery = Group::new("Recovery from single losses", "single losses")
         .contender("ours", move |_| on_core(core, move || recovery(options)))
+        .show("ours", &REPAIR, None)
         .once();
-    for figure in REPAIR {
-        recovery = recovery.show("ours", figure, None);
-    }
     Ok(vec![goodput, recovery])
 }
 

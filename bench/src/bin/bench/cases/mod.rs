@@ -20,33 +20,14 @@ use ferrowarp_tests::process::TempDir;
 use crate::iwperf::Iwperf;
 
 /// A case, with its rounds and the seconds of a measurement; `quick`: of a run of a minute or so.
+/// Its method is the file of its name in `bench/methods`.
 pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) rounds: usize,
     pub(crate) seconds: f64,
     pub(crate) quick: (usize, f64),
-    /// Prose: what is measured, and how to read it.
-    pub(crate) method: &'static str,
 }
-
-/// A [`Case`] whose method is the file of its name.
-macro_rules! case {
-    (
-        $name:literal, $title:literal,
-        rounds: $rounds:literal, seconds: $seconds:literal, quick: $quick:expr
-    ) => {
-        $crate::cases::Case {
-            name: $name,
-            title: $title,
-            rounds: $rounds,
-            seconds: $seconds,
-            quick: $quick,
-            method: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/methods/", $name, ".md")),
-        }
-    };
-}
-use case;
 
 /// All cases, in the order of the pages.
 pub(crate) const ALL: &[&Case] = &[

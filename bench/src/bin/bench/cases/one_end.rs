@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use ferrowarp::Context;
 
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::cores::on_core;
 use crate::ring::{Pair, STREAM, STREAM_WARM_UP, config};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
-    case!("one-end", "One end alone", rounds: 9, seconds: 1.0, quick: (9, 0.3));
+    Case { name: "one-end", title: "One end alone", rounds: 9, seconds: 1.0, quick: (9, 0.3) };
 
 /// Readings of the clock whose mean is its cost.
 const CLOCK_READINGS: u32 = 1_000_000;
@@ -27,13 +27,9 @@ const FIGURES: [[&str; 2]; 2] = [
 pub(crate) fn groups(setup: &Setup) -> Vec<Group> {
     let core = setup.cores[0];
     let group = |mtu| {
-        let name = format!("write-bw-64K-{mtu}-one");
-        let mut group =
-            Group::new("", name).contender("ours", move |seconds| measure(mtu, core, seconds));
-        for figure in FIGURES.as_flattened() {
-            group = group.show("ours", figure, None);
-        }
-        group
+        Group::new("", format!("write-bw-64K-{mtu}-one"))
+            .contender("ours", move |seconds| measure(mtu, core, seconds))
+            .show("ours", FIGURES.as_flattened(), None)
     };
     [1500, 9000].map(group).into()
 }

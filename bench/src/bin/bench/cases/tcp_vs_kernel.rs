@@ -16,17 +16,20 @@ use ferrowarp_tests::process::{self, Running};
 use serde_json::Value;
 
 use super::peers::{Test, kernel};
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::cores::on_core;
 use crate::iwperf::finish;
 use crate::launch::{self, Network};
 use crate::ring::{Pair, STREAM, config};
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case = case!(
-    "tcp-vs-kernel", "Our TCP next to the kernel's",
-    rounds: 5, seconds: 4.0, quick: (1, 1.0)
-);
+pub(crate) const CASE: Case = Case {
+    name: "tcp-vs-kernel",
+    title: "Our TCP next to the kernel's",
+    rounds: 5,
+    seconds: 4.0,
+    quick: (1, 1.0),
+};
 
 #[derive(Args)]
 pub(crate) struct Options {

@@ -3,13 +3,18 @@
 
 use anyhow::Result;
 
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::iwperf::{Place, Test};
 use crate::model::row_name;
 use crate::runner::Group;
 
-pub(crate) const CASE: Case =
-    case!("vhost", "vhost-user next to memif", rounds: 21, seconds: 0.8, quick: (3, 0.3));
+pub(crate) const CASE: Case = Case {
+    name: "vhost",
+    title: "vhost-user next to memif",
+    rounds: 21,
+    seconds: 0.8,
+    quick: (3, 0.3),
+};
 
 pub(crate) fn groups(setup: &Setup) -> Result<Vec<Group>> {
     let iwperf = setup.iwperf()?;

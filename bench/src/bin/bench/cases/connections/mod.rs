@@ -10,14 +10,19 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use ferrowarp::{Context, Qp};
 
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::cores::on_core;
 use crate::model::Limit::{self, AtLeast, AtMost, EachAtMost};
 use crate::ring::{End, Pair, config};
 use crate::runner::{Figures, Group};
 
-pub(crate) const CASE: Case =
-    case!("connections", "Cost of connections", rounds: 9, seconds: 1.0, quick: (6, 0.3));
+pub(crate) const CASE: Case = Case {
+    name: "connections",
+    title: "Cost of connections",
+    rounds: 9,
+    seconds: 1.0,
+    quick: (6, 0.3),
+};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -80,8 +85,9 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Vec<Group> {
     for depth in DEPTHS {
         let table = "Memory of an idle queue pair beside its slots";
         let group = Group::new(table, format!("memory-{depth}-requests"))
-            .contender("ours", move |_| on_core(core, move || memory(idle, depth)));
-        groups.push(show(group, &BYTES, Some(BYTES_LIMIT)));
+            .contender("ours", move |_| on_core(core, move || memory(idle, depth)))
+            .show("ours", &BYTES, Some(BYTES_LIMIT));
+        groups.push(group.once());
     }
     for (name, size, depth) in WRITES {
         let measure =
@@ -91,13 +97,14 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Vec<Group> {
         let group = Group::new(table, format!("write-{name}-beside-idle"))
             .contender("alone", measure(0))
             .contender(&beside, measure(idle))
-            .compare(beside, "alone", WRITE, Some(IDLE_LIMIT));
+            .compare(&beside, "alone", WRITE, Some(IDLE_LIMIT));
         groups.push(group);
     }
     let (many, messages) = (options.many as usize, options.messages);
     let group = Group::new("Many connections", format!("many-connections-{many}"))
-        .contender("ours", move |_| on_core(core, move || many_connections(many, messages)));
-    groups.push(show(group, &MANY, None));
+        .contender("ours", move |_| on_core(core, move || many_connections(many, messages)))
+        .show("ours", &MANY, None);
+    groups.push(group.once());
     let measure = |open| move |_| on_core(core, move || set_ups_and_ends(open, set_ups));
     let (name, beside) = (format!("set-up-rate-{set_ups}"), format!("beside {idle}"));
     let mut group = Group::new("Rate of set-ups and ends", name)
@@ -109,14 +116,6 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Vec<Group> {
     groups.push(group);
     groups.push(control_calls(setup, options));
     groups
-}
-
-/// Shows figures that are measured once.
-fn show(mut group: Group, figures: &[&'static str], limit: Option<Limit>) -> Group {
-    for figure in figures {
-        group = group.show("ours", figure, limit);
-    }
-    group.once()
 }
 
 /// Two contexts over `ring`, and connections between them.

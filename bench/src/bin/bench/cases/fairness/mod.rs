@@ -8,13 +8,18 @@ mod hub;
 use clap::Args;
 
 use self::bench::{ALLOWED, ALONE, BEFORE, BOUND, Bench, P50, P99, SEGMENT};
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::cores::on_core;
 use crate::model::Limit::{AtMost, EachAtMost};
 use crate::runner::Group;
 
-pub(crate) const CASE: Case =
-    case!("fairness", "Latency beside other traffic", rounds: 9, seconds: 2.0, quick: (6, 0.4));
+pub(crate) const CASE: Case = Case {
+    name: "fairness",
+    title: "Latency beside other traffic",
+    rounds: 9,
+    seconds: 2.0,
+    quick: (6, 0.4),
+};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -30,18 +35,14 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Vec<Group> {
     let (core, mtu) = (setup.cores[0], options.mtu);
     let group = |mut traffic: Traffic| {
         traffic.qps = options.qps.map_or(traffic.qps, usize::from);
-        let of = |figure| ("ours".to_owned(), figure);
         let title = format!("{} ({} outstanding each)", traffic.title, traffic.depth);
-        let mut group = Group::new(title, format!("{}-one", traffic.name))
+        Group::new(title, format!("{}-one", traffic.name))
             .contender("ours", move |seconds| {
                 on_core(core, || Bench::connect(&traffic, mtu)?.round(&traffic, mtu, seconds))
             })
-            .compare_figures(of(BEFORE), of(ALLOWED), Some(EachAtMost(1.0)))
-            .compare_figures(of(P99), of(BOUND), Some(AtMost(1.0)));
-        for figure in [P50, ALONE, SEGMENT] {
-            group = group.show("ours", figure, None);
-        }
-        group
+            .compare_figures(("ours", BEFORE), ("ours", ALLOWED), Some(EachAtMost(1.0)))
+            .compare_figures(("ours", P99), ("ours", BOUND), Some(AtMost(1.0)))
+            .show("ours", &[P50, ALONE, SEGMENT], None)
     };
     all_traffic().into_iter().map(group).collect()
 }

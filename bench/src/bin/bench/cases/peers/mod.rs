@@ -18,7 +18,7 @@ use ferrowarp_tests::netns;
 
 use self::guest::Stack;
 use self::kernel::Program;
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::iwperf::Place;
 use crate::launch::Network;
 use crate::model::{Report, size_name};
@@ -26,7 +26,7 @@ use crate::plot::Panel;
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
-    case!("peers", "Next to other stacks", rounds: 5, seconds: 1.0, quick: (3, 0.3));
+    Case { name: "peers", title: "Next to other stacks", rounds: 5, seconds: 1.0, quick: (3, 0.3) };
 
 #[derive(Args)]
 pub(crate) struct Options {

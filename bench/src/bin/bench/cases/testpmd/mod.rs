@@ -14,13 +14,13 @@ use ferrowarp_proto::device::frame_capacity;
 use ferrowarp_tests::{netns, process};
 
 use self::program::{PROGRAM, Role, TIMEOUT, Testpmd};
-use super::{Case, Setup, case};
+use super::{Case, Setup};
 use crate::iwperf::{Place, Test};
 use crate::model::Limit::AtLeast;
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
-    case!("testpmd", "Next to testpmd", rounds: 9, seconds: 1.5, quick: (3, 0.5));
+    Case { name: "testpmd", title: "Next to testpmd", rounds: 9, seconds: 1.5, quick: (3, 0.5) };
 
 const SIZE: u64 = 65_536;
 /// Base 2 logarithm of the ring size in frames, as the stack's `memif`.
