@@ -11,10 +11,10 @@ const CPU_SETSIZE: usize = 1024;
 
 /// Returns the cores to use: those given, or else the first two of this task.
 pub(crate) fn choose(given: &[usize]) -> Result<Vec<usize>> {
-    let ours = core_affinity::get_core_ids().unwrap_or_default();
-    let mut cores: Vec<usize> = ours.iter().map(|core| core.id).take(2).collect();
-    if !given.is_empty() {
-        cores = given.to_vec();
+    let mut cores = given.to_vec();
+    if cores.is_empty() {
+        let ours = core_affinity::get_core_ids().unwrap_or_default();
+        cores.extend(ours.iter().map(|core| core.id).take(2));
     }
     cores.dedup();
     ensure!(cores.len() <= 2, "--cores takes one core for both ends, or two");

@@ -218,15 +218,11 @@ impl End {
         let start = Instant::now();
         for qp in [&active, &passive] {
             loop {
+                use EndReason::{Local, PeerClosed};
                 match qp.next_event() {
-                    Some(Event::Disconnected { reason, .. }) => {
-                        let is_graceful =
-                            matches!(reason, EndReason::Local | EndReason::PeerClosed);
-                        ensure!(is_graceful, "ended by {reason:?}");
-                        break;
-                    }
+                    Some(Event::Disconnected { reason: Local | PeerClosed, .. }) => break,
                     Some(Event::Established { .. }) | None => {}
-                    Some(other) => bail!("instead of the end: {other:?}"),
+                    Some(other) => bail!("instead of a graceful end: {other:?}"),
                 }
                 self.poll(|_, _, _| Ok(()))?;
                 sink.poll(|_, _, _| Ok(()))?;

@@ -12,11 +12,8 @@ pub(crate) const BURST_LEN: usize = 16;
 /// Mbufs that the runtime takes from a pool at a time.
 const CACHE_LEN: usize = 8;
 
-/// Returns the frames in rotation on one core: a burst, and those that the source took from its
-/// pool in advance.
-pub(crate) const fn one_core_count() -> usize {
-    BURST_LEN + CACHE_LEN
-}
+/// Frames in rotation on one core: a burst, and those that the source took from its pool in advance.
+pub(crate) const ONE_CORE_COUNT: usize = BURST_LEN + CACHE_LEN;
 
 /// Returns the frames in rotation on two cores: a receive window in flight, as large as that of a
 /// new connection, and those taken in advance.
@@ -89,6 +86,6 @@ mod tests {
             frames
         };
         let used: BTreeSet<_> = (0..10).flat_map(|_| burst(&mut pool)).collect();
-        assert_eq!(used.len(), one_core_count());
+        assert_eq!(used.len(), ONE_CORE_COUNT);
     }
 }

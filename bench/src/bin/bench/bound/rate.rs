@@ -9,7 +9,7 @@ use anyhow::Result;
 use ferrowarp::device::{DpdkTx, TxFrame as _};
 use rtrb::{Consumer, Producer, RingBuffer};
 
-use super::frames::{BURST_LEN, FramePool, one_core_count, two_cores_count};
+use super::frames::{BURST_LEN, FramePool, ONE_CORE_COUNT, two_cores_count};
 use super::transfer::{Sink, Source, Transfer, WorkingSet};
 use crate::cores::{Work, on_each};
 use crate::ring::{open_config, open_ring};
@@ -45,7 +45,7 @@ pub(crate) fn measure_each(
     let mut work: Vec<Work<'_, f64>> = Vec::with_capacity(cores.len());
     for _ in cores {
         let (mut port, peer) = open_ring(&open_config(transfer.mtu))?;
-        let pool = FramePool::allocate(&mut port, one_core_count())?;
+        let pool = FramePool::allocate(&mut port, ONE_CORE_COUNT)?;
         let mut ends = ends(transfer, set)?;
         ports.push((port, peer));
         work.push(Box::new(move || Ok(alternate(&mut ends, pool, duration))));
@@ -148,7 +148,7 @@ fn push<F>(ring: &mut Producer<F>, burst: &mut Vec<F>) {
 }
 
 fn gbit_s(sink: &Sink, elapsed: Duration) -> f64 {
-    sink.placed_bytes() as f64 * 8.0 / 1e9 / elapsed.as_secs_f64()
+    sink.placed as f64 * 8.0 / 1e9 / elapsed.as_secs_f64()
 }
 
 #[cfg(test)]

@@ -132,7 +132,8 @@ pub(crate) struct Source(End);
 #[derive(Debug)]
 pub(crate) struct Sink {
     end: End,
-    placed: u64,
+    /// Bytes of payload.
+    pub(crate) placed: u64,
 }
 
 impl Source {
@@ -169,10 +170,6 @@ impl Source {
 impl Sink {
     pub(crate) fn new(transfer: &Arc<Transfer>, set: WorkingSet) -> io::Result<Self> {
         Ok(Self { end: End::new(transfer, MESSAGE_OFFSETS[1], set)?, placed: 0 })
-    }
-
-    pub(crate) const fn placed_bytes(&self) -> u64 {
-        self.placed
     }
 
     /// Verifies the CRCs of the FPDUs in `frame`, and copies the payload of each.

@@ -279,16 +279,16 @@ impl Rows {
 mod tests {
     use std::collections::HashSet;
 
+    use ferrowarp_tests::process::temp_dir;
+
     use super::*;
 
     #[test]
     fn names_are_distinct_and_tell_size_mtu_and_cores() {
-        let program = std::env::current_exe().unwrap();
-        let folder = ferrowarp_tests::process::temp_dir().unwrap();
-        std::os::unix::fs::symlink(&program, folder.path().join("iwperf")).unwrap();
-        let (bin, scratch) =
-            (folder.path().to_owned(), ferrowarp_tests::process::temp_dir().unwrap());
-        let setup = Setup { bin, cores: vec![0, 1], scratch, quick: false };
+        let (folder, scratch) = (temp_dir().unwrap(), temp_dir().unwrap());
+        let program = folder.path().join("iwperf");
+        std::fs::write(&program, "").unwrap();
+        let setup = Setup { bin: folder.path().into(), cores: vec![0, 1], scratch, quick: false };
         let groups = groups(&setup, &Options { before: Some(program) }).unwrap();
         let names: HashSet<&str> = groups.iter().map(Group::name).collect();
         assert_eq!(names.len(), groups.len());

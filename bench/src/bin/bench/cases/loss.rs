@@ -36,12 +36,10 @@ pub(crate) struct Options {
 }
 
 /// Figures of the single losses.
-const REPAIR: [&str; 5] = [
+const REPAIR: [&str; 3] = [
     "us to the repair of a loss",
     "segments meanwhile, slow path at the sink",
-    "ACKs meanwhile, slow path at the source",
     "predicted share of the segments after it",
-    "predicted share of their ACKs",
 ];
 const RETRANSMITTED: &str = "frames retransmitted";
 const LOST: &str = "frames lost";
@@ -94,44 +92,36 @@ fn goodput(rate: f64, seed: u64, seconds: f64) -> Result<Figures> {
     ]))
 }
 
-/// Loses single frames. After each repair the segments that either end receives are counted, and
+/// Loses single frames. After each repair the segments that the sink receives are counted, and
 /// those among them that take the slow path of TCP.
 fn recovery(options: Options) -> Result<Figures> {
     let (mut pair, losses) = connect(0.0, 0)?;
     let mut repair_time = Duration::ZERO;
-    let [mut received, mut slow_during, mut slow_after] = [[0.0; 2]; 3];
+    let (mut slow_during, mut slow_after, mut received) = (0.0, 0.0, 0.0);
+    let grown = |from: u32, to: u32| f64::from(to.wrapping_sub(from));
     for _ in 0..options.single {
-        let before = pair.tcp_stats()?;
+        let [source, before] = pair.tcp_stats()?;
         losses.is_due.store(true, Ordering::Relaxed);
         let start = Instant::now();
-        while pair.tcp_stats()?[0].recoveries_ended == before[0].recoveries_ended {
+        while pair.tcp_stats()?[0].recoveries_ended == source.recoveries_ended {
             ensure!(start.elapsed() < REPAIR_TIME_MAX, "a loss was not repaired");
             pair.poll()?;
         }
         repair_time += start.elapsed();
-        let repaired = pair.tcp_stats()?;
+        let [_, repaired] = pair.tcp_stats()?;
         let mut now = repaired;
-        while now[1].segments_in.wrapping_sub(repaired[1].segments_in) < options.segments {
+        while now.segments_in.wrapping_sub(repaired.segments_in) < options.segments {
             for _ in 0..32 {
                 pair.poll()?;
             }
-            now = pair.tcp_stats()?;
+            now = pair.tcp_stats()?[1];
         }
-        for end in 0..2 {
-            let [before, repaired, now] = [before[end], repaired[end], now[end]];
-            let grown = |from: u32, to: u32| f64::from(to.wrapping_sub(from));
-            slow_during[end] += grown(before.slow_path_in, repaired.slow_path_in);
-            slow_after[end] += grown(repaired.slow_path_in, now.slow_path_in);
-            received[end] += grown(repaired.segments_in, now.segments_in);
-        }
+        slow_during += grown(before.slow_path_in, repaired.slow_path_in);
+        slow_after += grown(repaired.slow_path_in, now.slow_path_in);
+        received += grown(repaired.segments_in, now.segments_in);
     }
     let count = f64::from(options.single);
-    let values = [
-        repair_time.as_secs_f64() * 1e6 / count,
-        slow_during[1] / count,
-        slow_during[0] / count,
-        1.0 - slow_after[1] / received[1],
-        1.0 - slow_after[0] / received[0],
-    ];
+    let repair_us = repair_time.as_secs_f64() * 1e6 / count;
+    let values = [repair_us, slow_during / count, 1.0 - slow_after / received];
     Ok(REPAIR.into_iter().zip(values).collect())
 }
