@@ -36,7 +36,7 @@ pub(crate) struct Network {
     pub(crate) interfaces: [&'static str; 2],
     /// Address of the server (benchmark range).
     pub(crate) address: &'static str,
-    cores: Option<[usize; 2]>,
+    cores: [usize; 2],
     dir: TempDir,
 }
 
@@ -46,7 +46,7 @@ impl Network {
         namespaces: [Rc<Namespace>; 2],
         interfaces: [&'static str; 2],
         address: &'static str,
-        cores: Option<[usize; 2]>,
+        cores: [usize; 2],
     ) -> Result<Self> {
         Ok(Self { namespaces, interfaces, address, cores, dir: temp_dir()? })
     }
@@ -61,7 +61,7 @@ impl Network {
         let route = ["route", "replace", "local", ADDRESS, "dev", "lo", "table", "local"];
         let control = ["src", ADDRESS, "congctl", CONGESTION_CONTROL];
         ip(&[&["-n", name], &route[..], &control[..]].concat())?;
-        Self::new([Rc::clone(&namespace), namespace], ["lo"; 2], ADDRESS, Some(cores))
+        Self::new([Rc::clone(&namespace), namespace], ["lo"; 2], ADDRESS, cores)
     }
 
     /// A veth pair between two namespaces with this MTU, without the offloads that make its packets
@@ -75,7 +75,7 @@ impl Network {
         for ((name, interface), address) in [server, client].into_iter().zip(VETH).zip(ADDRESSES) {
             configure(name, interface, address, &["mtu", &mtu.to_string()])?;
         }
-        Self::new(namespaces.clone(), VETH, ADDRESSES[0], Some(cores))
+        Self::new(namespaces.clone(), VETH, ADDRESSES[0], cores)
     }
 
     /// Describes MTU and offloads of both interfaces as the kernel reports them.
@@ -104,12 +104,9 @@ impl Network {
     /// Returns a command in the namespace and on the core of the server (0) or client (1).
     fn command(&self, end: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", self.namespaces[end].name()]);
         // Both `ip` and `taskset` become the program: its PID is theirs.
-        if let Some(cores) = self.cores {
-            command.args(["taskset", "-c", &cores[end].to_string()]);
-        }
-        command.arg(program);
+        command.args(["netns", "exec", self.namespaces[end].name()]);
+        command.args(["taskset", "-c", &self.cores[end].to_string()]).arg(program);
         command
     }
 

@@ -205,16 +205,15 @@ fn draw(report: &Report, path: &Path) -> Result<()> {
 
 /// Writes the page and the plots of each machine.
 fn write_pages(results: &Path) -> Result<()> {
-    let titles: Vec<_> = cases::ALL.iter().map(|case| (case.name, case.title)).collect();
     for entry in fs::read_dir(results).with_context(|| results.display().to_string())? {
         let folder = entry?.path();
         if let Some(name) = folder.file_name().filter(|_| folder.is_dir()) {
             let name = name.to_string_lossy();
-            let reports = page::reports(&folder, &titles)?;
+            let reports = page::reports(&folder)?;
             for report in &reports {
                 draw(report, &folder.join(format!("{}.svg", report.case)))?;
             }
-            let text = page::of_machine(&folder, &name, &reports, &titles)?;
+            let text = page::of_machine(&folder, &name, &reports)?;
             write_file(&results.join(format!("{name}.md")), &text)?;
         }
     }

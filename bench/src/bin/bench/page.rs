@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
+use crate::cases::ALL;
 use crate::interval::MedianInterval;
 use crate::machine::LOAD;
 use crate::model::{Kind, Limit, Report, Row, Series};
@@ -107,9 +108,8 @@ fn machine(properties: &[(String, String)]) -> String {
     format!("| machine | |\n|---|---|\n{}\n", rows.collect::<String>())
 }
 
-/// Reads the reports in the folder of a machine, in the order of `titles`: name and title of the
-/// cases.
-pub(crate) fn reports(folder: &Path, titles: &[(&str, &str)]) -> Result<Vec<Report>> {
+/// Reads the reports in the folder of a machine, in the order of the cases.
+pub(crate) fn reports(folder: &Path) -> Result<Vec<Report>> {
     let mut reports = Vec::new();
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
@@ -120,18 +120,13 @@ pub(crate) fn reports(folder: &Path, titles: &[(&str, &str)]) -> Result<Vec<Repo
             reports.push(report);
         }
     }
-    let place = |report: &Report| titles.iter().position(|(case, _)| *case == report.case);
-    reports.sort_by_key(|report| (place(report).unwrap_or(titles.len()), report.case.clone()));
+    let place = |report: &Report| ALL.iter().position(|case| case.name == report.case);
+    reports.sort_by_key(|report| (place(report).unwrap_or(ALL.len()), report.case.clone()));
     Ok(reports)
 }
 
 /// Formats the page of a machine; `name` is that of its folder, beside which the page lies.
-pub(crate) fn of_machine(
-    folder: &Path,
-    name: &str,
-    reports: &[Report],
-    titles: &[(&str, &str)],
-) -> Result<String> {
+pub(crate) fn of_machine(folder: &Path, name: &str, reports: &[Report]) -> Result<String> {
     let newest = reports.iter().max_by_key(|report| &report.date).context("no reports")?;
     let mut text = format!(
         "# Results on {name}\n\nWritten by `bench/run` from the newest run of each case in \
@@ -139,8 +134,8 @@ pub(crate) fn of_machine(
     );
     text.push_str(&machine(&newest.machine));
     for report in reports {
-        let title = titles.iter().find(|(case, _)| *case == report.case);
-        let title = title.map_or(report.case.as_str(), |(_, title)| title);
+        let case = ALL.iter().find(|case| case.name == report.case);
+        let title = case.map_or(report.case.as_str(), |case| case.title);
         let Report { case, date, seconds, .. } = report;
         let _ = write!(
             text,
@@ -213,11 +208,11 @@ mod tests {
             let path = folder.path().join(format!("{}.json", report.case));
             std::fs::write(path, report.json().unwrap()).unwrap();
         }
-        let titles = [("vhost", "Over vhost"), ("bound", "The bound")];
-        let reports = reports(folder.path(), &titles).unwrap();
-        let text = of_machine(folder.path(), "here", &reports, &titles).unwrap();
+        let reports = reports(folder.path()).unwrap();
+        let text = of_machine(folder.path(), "here", &reports).unwrap();
         assert!(text.contains("| Cores | 2 |"), "{text}");
-        let order = ["## Over vhost", "2026-01-01", "; Cores: 1.", "## The bound", "2026-01-02"];
+        let order =
+            ["## Share of the bound", "2026-01-02", "## vhost", "2026-01-01", "; Cores: 1."];
         let places = order.map(|part| text.find(part).expect(part));
         assert!(places.is_sorted(), "{text}");
     }

@@ -137,8 +137,15 @@ impl LinkPlan {
         command.arg(&self.iwlink).args(options.split(' ')).arg("--json").arg(&counters);
         let mut iwlink = Running::start(&mut command, dir.path().join("wire"))?;
         iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
-        let figures =
-            if is_ours { self.ours(sockets, seconds)? } else { self.kernel(&link, seconds)? };
+        // Lives until iwlink has ended, as the taps do.
+        let network = if is_ours { None } else { Some(self.network(&link)?) };
+        let figures = match &network {
+            None => self.ours(sockets, seconds)?,
+            Some(network) => {
+                let test = Test::Stream { size: STREAM.0.into(), connections: 1 };
+                kernel::iperf3(network, test, seconds.ceil().max(1.0), self.warm_up.ceil())?
+            }
+        };
         iwlink.interrupt()?;
         finish(iwlink, READY_TIMEOUT).context("iwlink")?;
         check(&serde_json::from_str(&std::fs::read_to_string(counters).context("no counters")?)?)?;
@@ -162,9 +169,9 @@ impl LinkPlan {
         })
     }
 
-    /// Measures the kernel, each end in a fresh namespace, so that it has no metrics of earlier
-    /// runs; both share a core.
-    fn kernel(&self, link: &Namespace, seconds: f64) -> Result<Figures> {
+    /// Returns the network of the kernel, each end in a fresh namespace, so that it has no metrics of
+    /// earlier runs; both share a core.
+    fn network(&self, link: &Namespace) -> Result<Network> {
         let ends = [Rc::new(Namespace::new()?), Rc::new(Namespace::new()?)];
         for (end, (name, address)) in ends.iter().zip(INTERFACES.into_iter().zip(ADDRESSES)) {
             ip(&["-n", link.name(), "link", "set", name, "netns", end.name()])?;
@@ -174,12 +181,9 @@ impl LinkPlan {
         }
         let [sender, receiver] = ends;
         let [at_sender, at_receiver] = INTERFACES;
-        let cores = Some([self.cores[0]; 2]);
+        let cores = [self.cores[0]; 2];
         let interfaces = [at_receiver, at_sender];
-        let network = Network::new([receiver, sender], interfaces, ADDRESSES[1], cores)?;
-        let whole = seconds.ceil().max(1.0);
-        let test = Test::Stream { size: STREAM.0.into(), connections: 1 };
-        kernel::iperf3(&network, test, whole, self.warm_up.ceil())
+        Network::new([receiver, sender], interfaces, ADDRESSES[1], cores)
     }
 }
 
