@@ -95,9 +95,9 @@ pub(crate) fn digits(value: f64) -> String {
 /// Formats one report with its machine.
 pub(crate) fn alone(report: &Report, title: &str) -> String {
     let Report { case, date, seconds, .. } = report;
-    let mut text = format!(
-        "# {title}\n\nMethod: bench/methods/{case}.md. {date}: {seconds} s for each measurement.\n\n"
-    );
+    let method = format!("bench/methods/{case}.md");
+    let mut text =
+        format!("# {title}\n\nMethod: {method}. {date}: {seconds} s for each measurement.\n\n");
     text.push_str(&machine(&report.machine));
     text.push_str(&tables(report));
     text.trim_end().to_owned() + "\n"

@@ -37,16 +37,11 @@ pub(crate) fn config(host: u8, mtu: u16, connections: usize) -> Config {
     config
 }
 
-/// Options of a device with this MTU.
-pub(crate) fn open_config(mtu: u16) -> OpenConfig {
-    let mut config = OpenConfig::default();
-    config.mtu = mtu;
-    config
-}
-
-/// Opens the two ends of a `ring`.
-pub(crate) fn open_ring(config: &OpenConfig) -> Result<(DpdkDevice, DpdkDevice)> {
-    open(&DeviceSpec::Ring, config)?.into_pair().context("a ring has two ends")
+/// Opens the two ends of a `ring` for so many connections.
+pub(crate) fn open_ring(mtu: u16, connections: usize) -> Result<(DpdkDevice, DpdkDevice)> {
+    let mut options = OpenConfig::default();
+    (options.mtu, options.pools) = (mtu, config(1, mtu, connections).pools);
+    open(&DeviceSpec::Ring, &options)?.into_pair().context("a ring has two ends")
 }
 
 /// Two connected ends on this thread, with Writes from the source to the sink.

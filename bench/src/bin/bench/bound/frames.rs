@@ -12,7 +12,7 @@ pub(crate) const BURST_LEN: usize = 16;
 /// Mbufs that the runtime takes from a pool at a time.
 const CACHE_LEN: usize = 8;
 
-/// Frames in rotation on one core: a burst, and those that the source took from its pool in advance.
+/// Frames in rotation on one core: a burst, and those taken from the pool in advance.
 pub(crate) const ONE_CORE_COUNT: usize = BURST_LEN + CACHE_LEN;
 
 /// Returns the frames in rotation on two cores: a receive window in flight, as large as that of a

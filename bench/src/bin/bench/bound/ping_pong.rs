@@ -16,7 +16,7 @@ use super::frames::BURST_LEN;
 use super::transfer::{Sink, Source, Transfer, WorkingSet};
 use crate::cores::{Work, on_each};
 use crate::iwperf::TAIL;
-use crate::ring::{open_config, open_ring};
+use crate::ring::open_ring;
 use crate::runner::{Figures, us};
 
 /// Significant digits of the latencies, as in `iwperf`.
@@ -30,7 +30,7 @@ pub(crate) fn measure(
 ) -> Result<Figures> {
     let frame_len = transfer.single_frame_len().context("a ping is one segment")?;
     ensure!(cores[0] != cores[1], "a ping-pong needs two cores");
-    let (first, second) = open_ring(&open_config(transfer.mtu))?;
+    let (first, second) = open_ring(transfer.mtu, 1)?;
     let mut first = End::new(first, transfer, frame_len)?;
     let mut second = End::new(second, transfer, frame_len)?;
     let stop = &AtomicBool::new(false);

@@ -12,7 +12,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::frames::{BURST_LEN, FramePool, ONE_CORE_COUNT, two_cores_count};
 use super::transfer::{Sink, Source, Transfer, WorkingSet};
 use crate::cores::{Work, on_each};
-use crate::ring::{open_config, open_ring};
+use crate::ring::open_ring;
 
 /// Bursts between two reads of the clock.
 const BURSTS_PER_CLOCK_READ: usize = 32;
@@ -27,7 +27,7 @@ pub(crate) fn measure(
 ) -> Result<f64> {
     let [first, second] = *cores else { return measure_each(transfer, set, cores, duration) };
     // The ports are kept, and with them the memory of the frames.
-    let (mut port, _peer) = open_ring(&open_config(transfer.mtu))?;
+    let (mut port, _peer) = open_ring(transfer.mtu, 1)?;
     let count = two_cores_count(transfer.mtu);
     let pool = FramePool::allocate(&mut port, count)?;
     handed_off([first, second], ends(transfer, set)?, pool, count, duration)
@@ -44,7 +44,7 @@ pub(crate) fn measure_each(
     let mut ports = Vec::with_capacity(cores.len());
     let mut work: Vec<Work<'_, f64>> = Vec::with_capacity(cores.len());
     for _ in cores {
-        let (mut port, peer) = open_ring(&open_config(transfer.mtu))?;
+        let (mut port, peer) = open_ring(transfer.mtu, 1)?;
         let pool = FramePool::allocate(&mut port, ONE_CORE_COUNT)?;
         let mut ends = ends(transfer, set)?;
         ports.push((port, peer));

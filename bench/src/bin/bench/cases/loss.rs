@@ -12,7 +12,7 @@ use ferrowarp::Context;
 use super::lossy_port::{Losses, LossyPort};
 use super::{Case, Setup};
 use crate::cores::on_core;
-use crate::ring::{Pair, STREAM_WARM_UP, config, open_config, open_ring};
+use crate::ring::{Pair, STREAM_WARM_UP, config, open_ring};
 use crate::runner::{Figures, Group};
 
 pub(crate) const CASE: Case =
@@ -67,7 +67,7 @@ pub(crate) fn groups(setup: &Setup, options: Options) -> Result<Vec<Group>> {
 /// Connects two ends at full speed; frames of the source are lost, but no ACKs: the next one
 /// reports the same.
 fn connect(rate: f64, seed: u64) -> Result<(Pair, Arc<Losses>)> {
-    let (left, right) = open_ring(&open_config(MTU))?;
+    let (left, right) = open_ring(MTU, 1)?;
     let losses = Arc::<Losses>::default();
     let left = Context::over(LossyPort::new(left, rate, seed, &losses), config(1, MTU, 1))?;
     let mut pair = Pair::connect(left, Context::over(right, config(2, MTU, 1))?)?;

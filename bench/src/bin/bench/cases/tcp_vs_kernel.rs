@@ -169,8 +169,8 @@ impl LinkPlan {
         })
     }
 
-    /// Returns the network of the kernel, each end in a fresh namespace, so that it has no metrics of
-    /// earlier runs; both share a core.
+    /// Returns the network of the kernel, each end in a fresh namespace without metrics of earlier
+    /// runs; both share a core.
     fn network(&self, link: &Namespace) -> Result<Network> {
         let ends = [Rc::new(Namespace::new()?), Rc::new(Namespace::new()?)];
         for (end, (name, address)) in ends.iter().zip(INTERFACES.into_iter().zip(ADDRESSES)) {

@@ -11,7 +11,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::Traffic;
 use super::hub::HubPort;
-use crate::ring::{End, Write, config, open_config, open_ring};
+use crate::ring::{End, Write, config, open_ring};
 use crate::runner::{Figures, us};
 
 /// Bytes of the Write whose latency is measured, the *probe*; the last ones are a number, by which
@@ -247,13 +247,10 @@ impl Bench {
 /// Opens `count` contexts that share one end of a `ring`, and that of the sink at the other end.
 /// DPDK has 32 ports at most: too few for a ring each.
 fn incast_contexts(count: usize, mtu: u16) -> Result<(Vec<Context>, Context)> {
-    let sink_config = config(SINK, mtu, count);
-    let mut options = open_config(mtu);
-    options.pools = sink_config.pools;
-    let (left, right) = open_ring(&options)?;
+    let (left, right) = open_ring(mtu, count)?;
     let ports = (SINK + 1..).zip(HubPort::share(left, count));
     let contexts = ports.map(|(host, port)| Context::over(port, config(host, mtu, 1)));
-    Ok((contexts.collect::<Result<_, _>>()?, Context::over(right, sink_config)?))
+    Ok((contexts.collect::<Result<_, _>>()?, Context::over(right, config(SINK, mtu, count))?))
 }
 
 /// Returns the latency without other traffic, in nanoseconds, to be added to a wait of `wait_ns`.

@@ -12,7 +12,7 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 use super::smoltcp_device::Port;
 use super::{LATENCIES, Peer, Test, rate};
 use crate::cores::on_core;
-use crate::ring::{open_config, open_ring};
+use crate::ring::open_ring;
 use crate::runner::{Figures, us};
 
 /// Addresses of client and server (benchmark range).
@@ -48,7 +48,7 @@ pub(crate) fn peer(core: usize, mtu: u16) -> Peer {
 }
 
 fn run(mtu: u16, test: Test, seconds: f64) -> Result<Figures> {
-    let (left, right) = open_ring(&open_config(mtu))?;
+    let (left, right) = open_ring(mtu, 1)?;
     register_current_thread();
     let end = |device, index: usize| End::new(Port::new(device), ADDRESSES[index], test);
     let mut ends = [end(left, 0), end(right, 1)];
