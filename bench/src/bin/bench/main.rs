@@ -158,7 +158,7 @@ fn measure(
 ) -> Result<ExitCode> {
     runner::select(&mut groups, &common.rows)?;
     if common.list {
-        groups.iter().for_each(|group| println!("{}", group.name()));
+        groups.iter().for_each(|group| println!("{}", group.name));
         return Ok(ExitCode::SUCCESS);
     }
     let (rounds, seconds) = if common.quick { case.quick } else { (case.rounds, case.seconds) };

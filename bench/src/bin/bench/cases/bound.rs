@@ -290,7 +290,7 @@ mod tests {
         std::fs::write(&program, "").unwrap();
         let setup = Setup { bin: folder.path().into(), cores: vec![0, 1], scratch, quick: false };
         let groups = groups(&setup, &Options { before: Some(program) }).unwrap();
-        let names: HashSet<&str> = groups.iter().map(Group::name).collect();
+        let names: HashSet<&str> = groups.iter().map(|group| &*group.name).collect();
         assert_eq!(names.len(), groups.len());
         for name in ["write-bw-1M-9000-two", "write-bw-4K-9000-one-q10000-shared"] {
             assert!(names.contains(name), "{name} in {names:?}");

@@ -249,42 +249,46 @@ fn write_beside(idle: usize, size: u32, depth: usize, seconds: f64) -> Result<Fi
     Ok(Figures::from([(WRITE, f64::from(size) * 8.0 / gbit_s)]))
 }
 
+/// Returns the rate at which `act` does `count` things.
+fn per_second(count: usize, act: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let start = Instant::now();
+    act()?;
+    Ok(count as f64 / start.elapsed().as_secs_f64())
+}
+
 /// Sets up `count` connections, writes messages on each, which are compared, and ends them. All
 /// have to succeed, and nothing may be left.
 fn many_connections(count: usize, rounds: u8) -> Result<Figures> {
     let mut ends = Ends::open(count, count * MESSAGE_LEN)?;
     let mib = || Ok::<_, anyhow::Error>(resident()? / f64::from(1 << 20));
     let before = mib()?;
-    let per_second = |start: Instant| count as f64 / start.elapsed().as_secs_f64();
-    let start = Instant::now();
-    ends.set_up(count, 1, 1)?;
-    let set_ups = per_second(start);
+    let set_ups = per_second(count, || ends.set_up(count, 1, 1))?;
     let mut messages = 0.0;
     for round in 1..=rounds {
         let bytes: Vec<u8> = (0..count)
             .flat_map(|index| ((index as u128) << 8 | u128::from(round)).to_le_bytes())
             .collect();
         ends.left.mr().write(0, &bytes);
-        let (start, mut posted, mut completed) = (Instant::now(), 0, 0);
-        while completed < count {
-            while posted < count && posted - completed < WINDOW {
-                let len = u32::try_from(MESSAGE_LEN)?;
-                let write = ends.right.write_to(posted * MESSAGE_LEN, len);
-                ends.left.write(posted, 1, &write)?;
-                posted += 1;
+        let (mut posted, mut completed) = (0, 0);
+        messages = per_second(count, || {
+            while completed < count {
+                while posted < count && posted - completed < WINDOW {
+                    let len = u32::try_from(MESSAGE_LEN)?;
+                    let write = ends.right.write_to(posted * MESSAGE_LEN, len);
+                    ends.left.write(posted, 1, &write)?;
+                    posted += 1;
+                }
+                completed += ends.poll()?;
             }
-            completed += ends.poll()?;
-        }
-        messages = per_second(start);
+            Ok(())
+        })?;
         ends.poll_for(WARM_UP)?;
         let mut placed = vec![0; bytes.len()];
         ends.right.mr().read(0, &mut placed);
         ensure!(placed == bytes, "round {round}: other bytes were placed");
     }
     let with_all = mib()?;
-    let start = Instant::now();
-    ends.end(count)?;
-    let ended = per_second(start);
+    let ended = per_second(count, || ends.end(count))?;
     ends.check_nothing_left()?;
     Ok(MANY.into_iter().zip([set_ups, messages, ended, before, with_all]).collect())
 }
@@ -293,12 +297,8 @@ fn many_connections(count: usize, rounds: u8) -> Result<Figures> {
 fn set_ups_and_ends(open: usize, count: usize) -> Result<Figures> {
     let mut ends = Ends::open(open + count, 64)?;
     ends.set_up(open, 1, 1)?;
-    let start = Instant::now();
-    ends.set_up(count, 1, 1)?;
-    let set_ups = count as f64 / start.elapsed().as_secs_f64();
-    let start = Instant::now();
-    ends.end(count)?;
-    let ended = count as f64 / start.elapsed().as_secs_f64();
+    let set_ups = per_second(count, || ends.set_up(count, 1, 1))?;
+    let ended = per_second(count, || ends.end(count))?;
     Ok(Figures::from([(RATES[0], set_ups), (RATES[1], ended)]))
 }
 

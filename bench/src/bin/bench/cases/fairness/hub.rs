@@ -15,7 +15,7 @@ const BURST_LEN: usize = 32;
 struct Hub {
     port: DpdkDevice,
     rx_queues: Vec<VecDeque<DpdkRx>>,
-    burst: Vec<DpdkRx>,
+    arrived: Vec<DpdkRx>,
 }
 
 /// A port of a hub with a MAC address of its own. All are polled by one thread, so that the lock
@@ -35,26 +35,12 @@ impl HubPort {
     /// Returns `count` ports that share `port`, at most 255.
     pub(crate) fn share(port: DpdkDevice, count: usize) -> Vec<Self> {
         let rx_queues = (0..count).map(|_| VecDeque::new()).collect();
-        let hub = Arc::new(Mutex::new(Hub { port, rx_queues, burst: Vec::new() }));
+        let hub = Arc::new(Mutex::new(Hub { port, rx_queues, arrived: Vec::new() }));
         (0..count).map(|index| Self { hub: Arc::clone(&hub), index }).collect()
     }
 
     fn hub(&self) -> MutexGuard<'_, Hub> {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Hub {
-    /// Takes a burst from the ring, and sorts it by destination.
-    fn sort(&mut self) {
-        self.port.receive(&mut self.burst, BURST_LEN);
-        for frame in self.burst.drain(..) {
-            // The last byte of the destination: no port is that of a broadcast.
-            let index = frame.head().get(MAC_LEN - 1).map(|&last| usize::from(last));
-            if let Some(queue) = index.and_then(|index| self.rx_queues.get_mut(index)) {
-                queue.push_back(frame);
-            }
-        }
     }
 }
 
@@ -69,10 +55,19 @@ impl Device for HubPort {
         Capabilities { mac: mac(self.index), ..self.hub().port.capabilities() }
     }
 
+    /// Takes a burst from the ring, sorts it by destination, and returns the frames for this port.
     fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
         let mut hub = self.hub();
-        hub.sort();
-        let queue = &mut hub.rx_queues[self.index];
+        let Hub { port, rx_queues, arrived } = &mut *hub;
+        port.receive(arrived, BURST_LEN);
+        for frame in arrived.drain(..) {
+            // The last byte of the destination: no port is that of a broadcast.
+            let index = frame.head().get(MAC_LEN - 1).map(|&last| usize::from(last));
+            if let Some(queue) = index.and_then(|index| rx_queues.get_mut(index)) {
+                queue.push_back(frame);
+            }
+        }
+        let queue = &mut rx_queues[self.index];
         let count = queue.len().min(max);
         burst.extend(queue.drain(..count));
         count
