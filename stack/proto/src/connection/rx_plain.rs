@@ -20,14 +20,14 @@ use crate::verbs::queue_pair::Qp;
 use crate::verbs::receive::UlpduOutcome;
 use crate::verbs::resources::Verbs;
 use crate::verbs::wc::Completions;
-use crate::wire::tcp::{Flags, PlainSegment, Segment};
+use crate::wire::tcp::{Flags, PlainSegment};
 
 /// Ends of the payload in the frames of a train after the first.
 type Ends = ArrayVec<u16, BURST_LEN>;
 
 /// Returns the payload of the train that begins with `first`, `len_max` bytes at most; the next
-/// frame is the last of `burst`. Prediction alone refuses the frame behind the train, so a frame is
-/// parsed at most once here, and once as the first of its own train.
+/// frame is the last of `burst`. The segment behind the train, if it is a plain one of this
+/// connection, is left in `behind`.
 #[inline(always)]
 fn find_train<E: Env>(
     tcb: &Tcb<Rx<E>, Retained<E>>,
@@ -35,6 +35,7 @@ fn find_train<E: Env>(
     burst: &[Rx<E>],
     len_max: u32,
     ends: &mut Ends,
+    behind: &mut Option<PlainSegment>,
 ) -> TrainPayload {
     let mut payload = TrainPayload::single(first.payload_len());
     let mut seq = first.header.seq + payload.len;
@@ -42,10 +43,12 @@ fn find_train<E: Env>(
         let Some(next) = tcb.parse_plain(frame) else { break };
         let len = next.payload_len();
         if len == 0
+            || next.has_other_options
             || len > len_max - payload.len
             || !next.header.continues(&first.header, seq)
             || ends.is_full()
         {
+            *behind = Some(next);
             break;
         }
         ends.push(next.payload_end);
@@ -76,37 +79,53 @@ fn on_whole_fpdus<M: Memory, C: Completions>(
 }
 
 impl<E: Env> Connection<E> {
-    /// Processes a frame, and the train that begins with it, of which `burst` has the rest. Gives
-    /// the frame back if it is no plain segment of this connection, or if the engine has to admit
-    /// it.
+    /// Processes a frame, and the train that begins with it, of which `burst` has the rest; then
+    /// the next train, if its first segment was parsed in search of the end of this one. Gives the
+    /// frame back if it is no plain segment of this connection, or if the engine has to admit it.
     #[inline(always)]
     pub(crate) fn process_plain(
         &mut self,
         cx: &mut Context<E>,
         now: Instant,
-        frame: Rx<E>,
+        mut frame: Rx<E>,
         burst: &mut Vec<Rx<E>>,
     ) -> Result<(), Rx<E>> {
         if !matches!(self.phase, Phase::Rdma { .. }) {
             return Err(frame);
         }
-        let Some(segment) = self.tcb.parse_plain(&frame) else { return Err(frame) };
-        let mut ends = Ends::new_const();
-        let find_train =
-            |tcb: &_, len_max| find_train::<E>(tcb, &segment, burst, len_max, &mut ends);
-        let payload =
-            self.tcb.handle_plain(now, &segment.header, segment.payload_len(), find_train);
-        let Some(payload) = payload else {
-            return self.process_unpredicted(cx, now, &segment, frame);
-        };
-        if payload.len > 0 {
-            self.deliver_train(cx, now, &segment, &payload, &ends, frame, burst);
+        let Some(mut segment) = self.tcb.parse_plain(&frame) else { return Err(frame) };
+        loop {
+            let (mut ends, mut behind) = (Ends::new_const(), None);
+            let find_train = |tcb: &_, len_max| {
+                find_train::<E>(tcb, &segment, burst, len_max, &mut ends, &mut behind)
+            };
+            let payload = if segment.has_other_options {
+                None
+            } else {
+                self.tcb.handle_plain(now, &segment.header, segment.payload_len(), find_train)
+            };
+            let Some(payload) = payload else {
+                return self.process_unpredicted(cx, now, &segment, frame);
+            };
+            if payload.len > 0 {
+                self.deliver_train(cx, now, &segment, &payload, &ends, frame, burst);
+            }
+            let Some(next) = behind else { return Ok(()) };
+            // Events are handled first, in the order of the wire.
+            if self.tcb.has_events()
+                || !cx.deferred.is_empty()
+                || !matches!(self.phase, Phase::Rdma { .. })
+            {
+                return Ok(());
+            }
+            let Some(next_frame) = burst.pop() else { return Ok(()) };
+            (segment, frame) = (next, next_frame);
         }
-        Ok(())
     }
 
-    /// Passes a plain segment that prediction refuses to the general path. It is of this connection
-    /// and parsed already, with its checksums. Gives its frame back if the engine has to admit it.
+    /// Passes a segment that prediction refuses to the general path, such as an ACK with SACK
+    /// blocks. It is of this connection and parsed already, with its checksums. Gives its frame
+    /// back if the engine has to admit it, or if an option is malformed.
     #[inline(never)]
     fn process_unpredicted(
         &mut self,
@@ -115,11 +134,13 @@ impl<E: Env> Connection<E> {
         plain: &PlainSegment,
         frame: Rx<E>,
     ) -> Result<(), Rx<E>> {
+        // Trains before it are to be answered, whatever becomes of it.
+        self.make_ready(&mut cx.schedule);
         // RFC 9293 section 3.10.7.4, fourth: a SYN may open a new connection instead of this one.
         if !self.tcp_established || plain.header.flags.has(Flags::SYN) {
             return Err(frame);
         }
-        let segment = Segment::from_plain(self.tcb.tuple(), plain);
+        let Ok(segment) = self.tcb.parse_options(plain, frame.head()) else { return Err(frame) };
         self.process_segment(cx, now, &segment, PortFrame(frame));
         Ok(())
     }

@@ -26,7 +26,7 @@ use super::tx::transmit_plan::{NewDataPlan, Transmit, TxDemand};
 use crate::device::{Retained, RxFrame};
 use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
-use crate::wire::tcp::{Ecn, PlainHeader, PlainSegment, Segment};
+use crate::wire::tcp::{Ecn, ParseError, PlainHeader, PlainSegment, Segment};
 
 /// Eligibility of segments for the fast path, and other state that it tests; one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,6 +157,15 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[must_use]
     pub fn parse_plain(&self, frame: &impl RxFrame) -> Option<PlainSegment> {
         self.template.parse_plain(frame, self.cfg.checksum)
+    }
+
+    /// Returns the segment that [`Tcb::parse_plain`] found in the frame with this `head`, with its
+    /// options.
+    ///
+    /// # Errors
+    /// [`ParseError::BadOption`].
+    pub fn parse_options(&self, plain: &PlainSegment, head: &[u8]) -> Result<Segment, ParseError> {
+        self.template.segment(plain, head)
     }
 
     /// Processes a plain segment with this header and `len` bytes of payload, or the train that

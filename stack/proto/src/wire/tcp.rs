@@ -147,16 +147,6 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Returns the plain segment of the connection with this four-tuple, as [`Segment::parse`]
-    /// does.
-    #[must_use]
-    pub fn from_plain(tuple: FourTuple, plain: &PlainSegment) -> Self {
-        let PlainHeader { seq, ack, flags, window, ecn, ts } = plain.header;
-        let options = Options { ts, ..Options::default() };
-        let payload = plain.payload_start.into()..plain.payload_end.into();
-        Self { tuple, seq, ack, flags, window, ecn, options, payload }
-    }
-
     /// Returns the length of the payload in sequence space.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
     #[inline]

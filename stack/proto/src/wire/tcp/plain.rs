@@ -6,8 +6,8 @@
 use super::emit::{HeaderLayout, TTL};
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
-    ETHERNET_LEN, Ecn, Flags, HeaderTemplate, IPV4_LEN, IPV6_LEN, PROTOCOL_TCP, Segment, TCP_LEN,
-    TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, tcp_sum, unverified,
+    ETHERNET_LEN, Ecn, Flags, HeaderTemplate, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP,
+    ParseError, Segment, TCP_LEN, TIMESTAMPS_LEN, VLAN_ETHERNET_LEN, tcp_sum, unverified,
 };
 use crate::device::{ChecksumMode, RxFrame};
 use crate::wire::bytes::{array_at, be16, be32};
@@ -62,6 +62,9 @@ impl PlainHeader {
 pub struct PlainSegment {
     /// Header fields.
     pub header: PlainHeader,
+    /// There are other options, or timestamps in another layout: [`HeaderTemplate::segment`] parses
+    /// them. Of such a segment only the rest of the header is plain.
+    pub has_other_options: bool,
     /// Start of the payload in the frame.
     pub payload_start: u16,
     /// End of the payload, at least its start. Ethernet padding after it is not included.
@@ -108,8 +111,8 @@ impl Segment {
 
 impl HeaderTemplate {
     /// Parses a received frame if it is a plain segment of this connection, to its hardware
-    /// address. `None` if it is any other, is malformed, or consists of several parts:
-    /// [`Segment::parse`] then decides. Checksums are verified as there.
+    /// address, but for its options. `None` if it is any other, is malformed, or consists of
+    /// several parts: [`Segment::parse`] then decides. Checksums are verified as there.
     #[inline(never)]
     #[must_use]
     pub fn parse_plain(&self, frame: &impl RxFrame, mode: ChecksumMode) -> Option<PlainSegment> {
@@ -165,11 +168,11 @@ impl HeaderTemplate {
             5 => (LEN, None),
             8 => {
                 let options = head[LEN..].first_chunk::<{ TIMESTAMPS_LEN as usize }>()?;
-                if options[..4] != TIMESTAMPS_PREFIX {
-                    return None;
-                }
-                (LEN + options.len(), Some((be32(options, 4), be32(options, 8))))
+                let is_usual = options[..4] == TIMESTAMPS_PREFIX;
+                let ts = is_usual.then(|| (be32(options, 4), be32(options, 8)));
+                (LEN + options.len(), ts)
             }
+            words @ 6.. => (L3 + IP_LEN + usize::from(words) * 4, None),
             _ => return None,
         };
         // The length in the IP header covers the headers, and is within the frame.
@@ -192,8 +195,26 @@ impl HeaderTemplate {
             ecn,
             ts,
         };
-        let payload_start = u16::try_from(start).ok()?;
-        Some(PlainSegment { header, payload_start, payload_end: u16::try_from(end).ok()? })
+        let has_other_options = start != LEN && ts.is_none();
+        let (payload_start, payload_end) = (u16::try_from(start).ok()?, u16::try_from(end).ok()?);
+        Some(PlainSegment { header, has_other_options, payload_start, payload_end })
+    }
+
+    /// Returns the segment that [`HeaderTemplate::parse_plain`] found in the frame with this head,
+    /// as [`Segment::parse`] does.
+    ///
+    /// # Errors
+    /// [`ParseError::BadOption`].
+    pub fn segment(&self, plain: &PlainSegment, head: &[u8]) -> Result<Segment, ParseError> {
+        let PlainHeader { seq, ack, flags, window, ecn, ts } = plain.header;
+        let payload = plain.payload_start.into()..plain.payload_end.into();
+        let options = if plain.has_other_options {
+            let range = self.l4() + TCP_LEN..payload.start;
+            Options::parse(head.get(range).ok_or(ParseError::Truncated)?)?
+        } else {
+            Options::timestamps(ts)
+        };
+        Ok(Segment { tuple: self.tuple(), seq, ack, flags, window, ecn, options, payload })
     }
 
     /// Compares `EtherType` and IPv4 header; returns the ECN field and the end of the packet.
