@@ -18,7 +18,6 @@ pub(crate) mod rx_plain;
 pub(crate) mod schedule;
 pub(crate) mod segment_frame;
 pub(crate) mod setup;
-mod tcp_events;
 pub(crate) mod tx;
 mod tx_pack;
 pub(crate) mod tx_reclaim;
@@ -38,8 +37,9 @@ use crate::mpa::framing::Framing;
 use crate::mpa::startup::{Negotiated, StartupState};
 use crate::net::next_hop::NextHop;
 use crate::rdmap::stream::NextTx;
-use crate::tcp::{Tcb, TxDemand};
+use crate::tcp::{self, Tcb, TxDemand};
 use crate::time::{Instant, NEVER};
+use crate::verbs::cm::EndReason;
 use crate::verbs::queue_pair::Qp;
 use crate::wheel::{ArmedTimers, Timer};
 use crate::wire::mpa::Startup;
@@ -262,6 +262,31 @@ impl<E: Env> Connection<E> {
         let ulpdu_len = usize::try_from(ulpdu_len).unwrap_or(MULPDU_RANGE.end);
         let len = self.framing.wire_len(ulpdu_len, self.tcb.write_seq());
         u32::try_from(len).unwrap_or(u32::MAX)
+    }
+
+    /// Handles an event of TCP, as the layers above do.
+    pub(crate) fn on_tcp_event(&mut self, cx: &mut Context<E>, now: Instant, event: tcp::Event) {
+        match event {
+            tcp::Event::Established => {
+                self.on_handshake_complete(cx);
+                self.start_unframed(cx, now);
+            }
+            tcp::Event::DataAfterFin => self.on_data_after_fin(cx),
+            tcp::Event::PeerClosed => {
+                self.tcb.release_ooo(&mut cx.pools.ooo);
+                // req: MPA-054, MPA-147, MPA-152
+                self.on_fin(cx, now);
+            }
+            // The next FPDU is built for the new EMSS.
+            tcp::Event::EmssChanged => cx.verbs.counters.emss_changes += 1,
+            tcp::Event::Reset => self.on_tcp_lost(cx, EndReason::Reset),
+            tcp::Event::TimedOut => self.on_tcp_lost(cx, EndReason::TimedOut),
+            tcp::Event::TimeWait => self.on_time_wait(cx),
+            tcp::Event::R1Exceeded => self.next_hop.mark_suspect(now),
+            // The engine's: it concerns the windows of others.
+            tcp::Event::RcvWndLimited => {}
+            tcp::Event::Closed => {}
+        }
     }
 
     /// Ends the stream: received data is discarded from now on.

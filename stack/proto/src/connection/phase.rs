@@ -12,8 +12,9 @@ use crate::wire::mpa::Startup;
 #[derive(Debug)]
 pub(crate) enum Phase {
     /// Responder: the MPA Request Frame is incomplete, or waits for the backlog. It is then in
-    /// `waiting`, and `startup_rx` has the bytes behind it.
-    AwaitRequest { startup_rx: Vec<u8>, waiting: Option<Box<Startup>> },
+    /// `waiting`, and `startup_rx` has the bytes behind it. `is_unframed`: no such frame comes, and
+    /// the connection waits for its handshake alone.
+    AwaitRequest { startup_rx: Vec<u8>, waiting: Option<Box<Startup>>, is_unframed: bool },
     /// Responder: the application has not accepted or rejected yet.
     AwaitDecision(Box<AwaitDecision>),
     /// Initiator: the MPA Reply Frame is incomplete.

@@ -13,6 +13,7 @@ use crate::mpa::stream_bytes::StreamBytes;
 use crate::rdmap::stream::LastSinks;
 use crate::tcp::Delivered;
 use crate::time::Instant;
+use crate::verbs::cm::Start;
 use crate::verbs::receive::UlpduOutcome;
 use crate::wire::tcp::Segment;
 
@@ -72,24 +73,37 @@ impl<E: Env> Connection<E> {
         frame: &impl RxFrame,
         bytes: Range<usize>,
     ) {
-        let buffer = match &mut self.phase {
-            Phase::AwaitRequest { startup_rx, .. } => startup_rx,
-            Phase::AwaitReply(await_reply) => &mut await_reply.startup_rx,
-            Phase::AwaitDecision(decision) => &mut decision.buffered,
-            Phase::Streaming { stream_rx } => stream_rx,
+        let (tcb, buffered_len) = (&mut self.tcb, &mut self.buffered_len);
+        // TCP's startup window bounds the buffer.
+        let mut append = |buffer: &mut Vec<u8>| {
+            let start = buffer.len();
+            buffer.resize(start + bytes.len(), 0);
+            frame.copy_out(bytes.start, &mut buffer[start..]);
+            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            *buffered_len += len;
+            tcb.add_unconsumed(len);
+        };
+        match &mut self.phase {
+            Phase::AwaitRequest { startup_rx, is_unframed, .. } => {
+                append(startup_rx);
+                if !*is_unframed {
+                    self.process_mpa_request(cx);
+                }
+            }
+            Phase::AwaitReply(await_reply) => {
+                append(&mut await_reply.startup_rx);
+                // Connections without startup frames are handled once TCP is established.
+                if await_reply.start == Start::Frames {
+                    self.process_mpa_reply(cx, now);
+                }
+            }
+            Phase::AwaitDecision(decision) => append(&mut decision.buffered),
+            Phase::Streaming { stream_rx } => append(stream_rx),
             Phase::Rdma { .. }
             | Phase::DrainTerminate { .. }
             | Phase::Rejected { .. }
-            | Phase::Closed => return,
-        };
-        // TCP's startup window bounds the buffer.
-        let start = buffer.len();
-        buffer.resize(start + bytes.len(), 0);
-        frame.copy_out(bytes.start, &mut buffer[start..]);
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.buffered_len += len;
-        self.tcb.add_unconsumed(len);
-        self.process_startup(cx, now);
+            | Phase::Closed => {}
+        }
     }
 
     /// Processes FPDU bytes that were received before startup was complete.

@@ -10,7 +10,6 @@ use std::collections::VecDeque;
 
 use crate::connection::context::Env;
 use crate::connection::phase::Phase;
-use crate::connection::schedule::ConnId;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
@@ -141,10 +140,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
 fn awaits_decision<E: Env>(connections: &Connections<E>, request: RequestId) -> bool {
     let RequestId { index, generation } = request;
-    connections
-        .index(ConnId { index, generation })
-        .and_then(|index| connections.get(index))
-        .is_some_and(|conn| matches!(conn.phase, Phase::AwaitDecision(_)))
+    connections.get(index).is_some_and(|conn| {
+        conn.id.generation == generation && matches!(conn.phase, Phase::AwaitDecision(_))
+    })
 }
 
 /// True unless the event is stale.

@@ -23,7 +23,6 @@ mod timers;
 mod tx_reclaim;
 mod tx_turns;
 mod unresolved;
-mod upkeep;
 mod usage;
 
 use crate::connection::schedule::{BURST_LEN, ConnId, Schedule};

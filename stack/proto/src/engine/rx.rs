@@ -62,13 +62,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.burst.reverse();
         let mut is_grouped = false;
         while let Some(mut frame) = self.burst.pop() {
-            let mut ports = plain_ports(frame.head());
+            let ports = plain_ports(frame.head());
             if !is_grouped && may_alternate(ports, &self.burst) {
                 is_grouped = true;
                 self.burst.push(frame);
                 group_by_flow(&mut self.burst);
+                // Grouping keeps the first frame, and so its ports.
                 let Some(first) = self.burst.pop() else { break };
-                (ports, frame) = (plain_ports(first.head()), first);
+                frame = first;
             }
             if let Err(frame) = self.on_plain_frame(now, frame, ports) {
                 self.on_other_frame(now, frame);

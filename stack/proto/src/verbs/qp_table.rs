@@ -116,6 +116,15 @@ impl QueuePairs {
         self.qps.get_mut(slot).filter(|found| found.id == qp)
     }
 
+    /// Returns the slot index of a queue pair without connection.
+    ///
+    /// # Errors
+    /// [`CmError::Gone`], [`CmError::WrongState`].
+    pub(crate) fn idle(&self, qp: QpId) -> Result<u32, CmError> {
+        let found = self.by_id(qp).ok_or(CmError::Gone)?;
+        if found.state() == QpState::Idle { Ok(found.slot) } else { Err(CmError::WrongState) }
+    }
+
     /// Returns the number of slots ever used: all are below it.
     pub(crate) fn slot_count(&self) -> usize {
         self.qps.slot_count()

@@ -22,8 +22,9 @@ pub(crate) struct Accepted {
 impl<E: Env> Connection<E> {
     /// Parses the MPA Request Frame of a passive connection, and offers the request to the
     /// application if the backlog has a free slot. False if it waits for one.
+    #[doc(alias = "MPA request")]
     pub(crate) fn process_mpa_request(&mut self, cx: &mut Context<E>) -> bool {
-        let Phase::AwaitRequest { startup_rx, waiting } = &mut self.phase else { return true };
+        let Phase::AwaitRequest { startup_rx, waiting, .. } = &mut self.phase else { return true };
         let request = match waiting.take() {
             Some(request) => *request,
             None => match Startup::parse(startup_rx, FrameKind::Request) {
@@ -39,7 +40,7 @@ impl<E: Env> Connection<E> {
             },
         };
         let has_slot = self.enter_backlog(cx);
-        let Phase::AwaitRequest { startup_rx, waiting } = &mut self.phase else { return true };
+        let Phase::AwaitRequest { startup_rx, waiting, .. } = &mut self.phase else { return true };
         if !has_slot {
             *waiting = Some(Box::new(request));
             return false;

@@ -10,9 +10,8 @@ use crate::mpa::startup::{self, NegotiationError, StartupEvent};
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, ConnParam, ConnectError, Start};
-use crate::verbs::qp::{QpEvent, QpState};
-use crate::verbs::wc::QpId;
-use crate::wire::mpa::Startup;
+use crate::verbs::qp::QpEvent;
+use crate::wire::mpa::{FrameKind, Startup};
 use crate::wire::tcp::FourTuple;
 
 impl<E: Env> Context<E> {
@@ -60,18 +59,6 @@ impl<E: Env> Context<E> {
         conn.half_close = param.half_close;
         Ok(conn)
     }
-
-    /// Returns the slot index of a queue pair without connection.
-    ///
-    /// # Errors
-    /// [`CmError::Gone`], [`CmError::WrongState`].
-    pub(crate) fn idle_qp(&self, qp: QpId) -> Result<u32, CmError> {
-        let slot = self.qps.slot(qp).ok_or(CmError::Gone)?;
-        match self.qps.get(slot).map(|qp| qp.state()) {
-            Some(QpState::Idle) => Ok(slot),
-            _ => Err(CmError::WrongState),
-        }
-    }
 }
 
 impl<E: Env> Connection<E> {
@@ -89,22 +76,24 @@ impl<E: Env> Connection<E> {
         self.arm_timer(&mut cx.schedule);
     }
 
-    /// Processes the MPA Reply Frame, after which `buffered` was received.
-    pub(super) fn on_mpa_reply(
-        &mut self,
-        cx: &mut Context<E>,
-        now: Instant,
-        reply: &Startup,
-        buffered: &[u8],
-    ) {
-        let Phase::AwaitReply(await_reply) = &self.phase else { return };
+    /// Parses the MPA Reply Frame in the received bytes, and acts on it.
+    #[doc(alias = "MPA reply")]
+    pub(in crate::connection) fn process_mpa_reply(&mut self, cx: &mut Context<E>, now: Instant) {
+        let Phase::AwaitReply(await_reply) = &mut self.phase else { return };
         let AwaitReply { offer, revision, ooo_placement, .. } = **await_reply;
+        let (reply, used) = match Startup::parse(&await_reply.startup_rx, FrameKind::Reply) {
+            Ok(None) => return,
+            Ok(Some(found)) => found,
+            Err(_) => return self.abort_startup(cx),
+        };
+        // What follows the frame belongs to full operation.
+        let buffered = await_reply.startup_rx.split_off(used);
         if reply.reject {
-            self.fail_connect(cx, ConnectError::Rejected, Some(reply));
+            self.fail_connect(cx, ConnectError::Rejected, Some(&reply));
             self.begin_close(cx, now);
             return;
         }
-        match startup::process_reply(reply, offer, revision) {
+        match startup::process_reply(&reply, offer, revision) {
             Ok(negotiated) => {
                 let params = StartParams {
                     negotiated,
@@ -113,14 +102,14 @@ impl<E: Env> Connection<E> {
                     ooo_placement,
                     startup: StartupEvent::Reply,
                 };
-                self.enter_full_operation(cx, now, params, buffered);
+                self.enter_full_operation(cx, now, params, &buffered);
                 self.arm_wakeup(cx, now);
             }
             Err(NegotiationError::InsufficientIrd) => {
-                self.terminate_startup(cx, now, reply, Fault::InsufficientIrd);
+                self.terminate_startup(cx, now, &reply, Fault::InsufficientIrd);
             }
             Err(NegotiationError::NoMatchingRtr) => {
-                self.terminate_startup(cx, now, reply, Fault::NoMatchingRtr);
+                self.terminate_startup(cx, now, &reply, Fault::NoMatchingRtr);
             }
             Err(NegotiationError::UnsupportedRevision | NegotiationError::ReplyMismatch) => {
                 self.abort_startup(cx);

@@ -98,6 +98,7 @@ impl<E: Env> Context<E> {
     ) -> ListenerAction<E> {
         let is_failing_fast = self.listeners.is_failing_fast(now);
         let found = self.listeners.get(listener);
+        let is_unframed = found.unframed;
         if found.is_full() {
             self.verbs.counters.backlog_overflows += 1;
             return ListenerAction::Done;
@@ -115,7 +116,7 @@ impl<E: Env> Context<E> {
         if let Some(limit) = recycled.and_then(|old| old.limit) {
             tcb.inherit_limit(limit);
         }
-        ListenerAction::Open(self.passive_connection(now, tcb, listener))
+        ListenerAction::Open(self.passive_connection(now, tcb, listener, is_unframed))
     }
 
     /// Creates a half-open passive connection.
@@ -124,8 +125,9 @@ impl<E: Env> Context<E> {
         now: Instant,
         tcb: Tcb<Rx<E>, Retained<E>>,
         listener: ListenerRef,
+        is_unframed: bool,
     ) -> Connection<E> {
-        let phase = Phase::AwaitRequest { startup_rx: Vec::new(), waiting: None };
+        let phase = Phase::AwaitRequest { startup_rx: Vec::new(), waiting: None, is_unframed };
         let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);
         conn.listener = Some(listener);
         conn.next_hop = NextHop::via_syn_source();
@@ -164,6 +166,7 @@ impl<E: Env> Context<E> {
         listener: ListenerRef,
     ) -> ListenerAction<E> {
         let found = self.listeners.get(listener);
+        let is_unframed = found.unframed;
         if !found.expects_cookies(now) || ack.flags.has(Flags::SYN) {
             return ListenerAction::Reset;
         }
@@ -181,16 +184,11 @@ impl<E: Env> Context<E> {
         let iss_ts = IssAndTsOffset { iss, ..iss_ts };
         let cfg = self.tcp_config(&ack.tuple);
         let tcb = Tcb::from_cookie(now, cfg, template, &syn, iss_ts, sent_at);
-        ListenerAction::OpenByCookie(self.passive_connection(now, tcb, listener))
+        ListenerAction::OpenByCookie(self.passive_connection(now, tcb, listener, is_unframed))
     }
 }
 
 impl<E: Env> Connection<E> {
-    /// True if the connection came by a listener for connections without startup frames.
-    pub(super) fn is_unframed(&self, cx: &Context<E>) -> bool {
-        self.listener.is_some_and(|listener| cx.listeners.get(listener).unframed)
-    }
-
     /// Decides on a SYN for the connection, or a segment while it is not established.
     ///
     /// The connection is replaced if the SYN may open a new one between the same ends, or if the

@@ -18,7 +18,7 @@ use crate::verbs::cm::{
     RequestId, Start,
 };
 use crate::verbs::qp::QpEvent;
-use crate::wire::mpa::{ENHANCED_LEN, FrameKind, Rtr, Startup};
+use crate::wire::mpa::{ENHANCED_LEN, Rtr, Startup};
 
 /// Streaming-mode bytes queued to be sent, at most.
 const STREAM_TX_MAX: usize = 64 * 1024;
@@ -68,35 +68,6 @@ pub(super) fn check_private_data(data: &[u8], framed: bool, enhanced: bool) -> R
 }
 
 impl<E: Env> Connection<E> {
-    /// Parses the startup frame in the received bytes, and acts on it.
-    pub(crate) fn process_startup(&mut self, cx: &mut Context<E>, now: Instant) {
-        match &mut self.phase {
-            // Connections without startup frames are handled once TCP is established.
-            Phase::AwaitReply(await_reply) if await_reply.start != Start::Frames => {}
-            Phase::AwaitRequest { .. } => {
-                if !self.is_unframed(cx) {
-                    self.process_mpa_request(cx);
-                }
-            }
-            Phase::AwaitReply(await_reply) => {
-                match Startup::parse(&await_reply.startup_rx, FrameKind::Reply) {
-                    Ok(None) => {}
-                    Ok(Some((reply, used))) => {
-                        let buffered = await_reply.startup_rx.split_off(used);
-                        self.on_mpa_reply(cx, now, &reply, &buffered);
-                    }
-                    Err(_) => self.abort_startup(cx),
-                }
-            }
-            Phase::AwaitDecision(_)
-            | Phase::Streaming { .. }
-            | Phase::Rdma { .. }
-            | Phase::DrainTerminate { .. }
-            | Phase::Rejected { .. }
-            | Phase::Closed => {}
-        }
-    }
-
     /// Enters full operation, and processes the FPDUs in `buffered`, the last bytes received.
     pub(super) fn enter_full_operation(
         &mut self,
@@ -199,7 +170,6 @@ impl<E: Env> Connection<E> {
 
     /// Starts a connection without startup frames once TCP is established.
     pub(crate) fn start_unframed(&mut self, cx: &mut Context<E>, now: Instant) {
-        let is_unframed = self.is_unframed(cx);
         match &mut self.phase {
             Phase::AwaitReply(await_reply) if await_reply.start != Start::Frames => {
                 let buffered = std::mem::take(&mut await_reply.startup_rx);
@@ -210,7 +180,7 @@ impl<E: Env> Connection<E> {
                 let params = StartParams::unframed(negotiated, await_reply.ooo_placement);
                 self.enter_full_operation(cx, now, params, &buffered);
             }
-            Phase::AwaitRequest { startup_rx, .. } if is_unframed => {
+            Phase::AwaitRequest { startup_rx, is_unframed: true, .. } => {
                 let buffered = std::mem::take(startup_rx);
                 let tuple = self.tcb.tuple();
                 let offer = ConnInfo {

@@ -59,7 +59,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         remote: SocketAddr,
         param: &ConnParam,
     ) -> Result<(), CmError> {
-        let qp = self.cx.idle_qp(qp)?;
+        let qp = self.cx.qps.idle(qp)?;
         let open = |engine: &mut Self| {
             let Self { connections, cx, .. } = engine;
             let is_taken = |tuple: &_| connections.find_by_hash(tuple).is_some();
@@ -88,7 +88,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         qp: QpId,
         param: &ConnParam,
     ) -> Result<(), CmError> {
-        let qp = self.cx.idle_qp(qp)?;
+        let qp = self.cx.qps.idle(qp)?;
         let (conn, cx) = self.requested(request)?;
         let accepted = conn.accept(cx, qp, param)?;
         // The next request is offered before this one is established. That may change any

@@ -219,8 +219,11 @@ impl Stream {
         header: &Tagged,
         ulpdu: &[u8],
     ) -> Option<SegmentRun> {
+        if header.last {
+            return None;
+        }
         let sink = self.requester.rest_of_sink()?;
-        if header.last || (header.stag, header.to) != (sink.lkey, sink.addr) {
+        if (header.stag, header.to) != (sink.lkey, sink.addr) {
             return None;
         }
         let (regions, needed) = (memory.regions(), Access::LOCAL_WRITE);
