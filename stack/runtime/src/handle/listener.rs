@@ -8,7 +8,7 @@ use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, Reque
 use crate::context::{Context, ContextInner};
 use crate::fork::{ForkArc, is_child};
 use crate::handle::qp::Qp;
-use crate::shard::{Backlog, PendingRequest};
+use crate::shard::{Backlog, PendingRequest, ShardControl};
 
 /// Listener for connection requests on a port, until it is dropped.
 pub struct Listener {
@@ -193,8 +193,11 @@ impl ConnRequest {
         }
         let request = self.id;
         // A request that is gone must not bind the queue pair.
-        qp.bind(self.shard, |engine| engine.is_request_pending(request))?;
-        let result = qp.control(|engine, now, qp| engine.accept(now, request, qp, &param));
+        let is_pending = |engine: &dyn ShardControl| engine.is_request_pending(request);
+        let accept =
+            |engine: &mut dyn ShardControl, now| engine.accept(now, request, qp.id(), &param);
+        let result = qp.bind_for(self.shard, is_pending, accept);
+        self.context.shards.get(self.shard).drive();
         let result = result.map_err(|error| qp.name_overrun(error));
         // On failure the drop rejects it.
         self.answered = result.is_ok();

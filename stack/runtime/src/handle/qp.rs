@@ -120,7 +120,7 @@ impl Qp {
         // Only a shard can flush what is posted to a queue pair that begins in the error state.
         let ends = || qp.overrun_cq().and_then(|_| context.shards.select());
         if let Some(shard) = shard.or_else(ends) {
-            match qp.bind(shard, |_| true) {
+            match qp.bind(shard) {
                 Ok(()) | Err(CmError::CqOverrun) => {}
                 Err(_) => return Err(CreateError::Gone),
             }
@@ -301,7 +301,7 @@ impl Qp {
         }
         if self.shared.binding().get().is_none() {
             let shard = self.context().shards.select().ok_or(CmError::Gone)?;
-            match self.bind(shard, |_| true) {
+            match self.bind(shard) {
                 // Another thread was faster.
                 Ok(()) | Err(CmError::WrongShard) => {}
                 Err(error) => return Err(error),

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError};
 
+use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::CmError;
 
 use super::Qp;
@@ -23,27 +24,39 @@ impl Qp {
         }
     }
 
-    /// Gives the queue pair to a shard, unless it belongs to that one already, or `is_due` returns
-    /// false for that shard. If one of its completion queues has overrun it ends there.
+    /// Gives the queue pair to a shard, unless it belongs to that one already. If one of its
+    /// completion queues has overrun it ends there.
     ///
     /// # Errors
-    /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended, or
-    /// the binding is not due: the queue pair belongs to no shard then, as before.
-    pub(crate) fn bind(
+    /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended.
+    pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
+        self.bind_for(shard, |_| true, |_, _| Ok(()))
+    }
+
+    /// Gives the queue pair to a shard as [`Qp::bind`] does, if `is_due` returns true for that
+    /// shard, and then calls `act`, all under the lock of the shard.
+    ///
+    /// # Errors
+    /// As [`Qp::bind`]; `Gone` if the binding is not due: the queue pair belongs to no shard then,
+    /// as before. Those of `act`.
+    pub(crate) fn bind_for(
         &self,
         shard: usize,
         is_due: impl FnOnce(&dyn ShardControl) -> bool,
+        act: impl FnOnce(&mut dyn ShardControl, Instant) -> Result<(), CmError>,
     ) -> Result<(), CmError> {
         let bind_lock = self.context().unbound.bind_lock(self.id);
         let _binding = bind_lock.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.shared.binding().get() {
+        let is_bound = match self.shared.binding().get() {
             Some(_) if self.overrun_cq().is_some() => return Err(CmError::CqOverrun),
-            Some(bound) if bound == shard => return Ok(()),
-            Some(_) => return Err(CmError::WrongShard),
-            None => {}
-        }
+            Some(bound) if bound != shard => return Err(CmError::WrongShard),
+            bound => bound.is_some(),
+        };
         let (id, mut is_removed) = (self.id, false);
-        let bound = self.context().shards.get(shard).control(|engine, now| {
+        let done = self.context().shards.get(shard).control(|engine, now| {
+            if is_bound {
+                return Ok(act(engine, now));
+            }
             if !is_due(&*engine) {
                 return Err(CmError::Gone);
             }
@@ -66,26 +79,21 @@ impl Qp {
             engine.attach(ShardQp::new(id, Arc::clone(&self.shared), cqs, tails));
             self.shared.binding().bind(shard);
             // If one overruns from here on, this shard finds the queue pair, or is notified.
-            match self.overrun_cq() {
-                Some(cq) => {
-                    engine.end_idle_qp(id, cq.id());
-                    Err(CmError::CqOverrun)
-                }
-                None => Ok(()),
+            if let Some(cq) = self.overrun_cq() {
+                engine.end_idle_qp(id, cq.id());
+                return Err(CmError::CqOverrun);
             }
+            Ok(act(engine, now))
         });
-        let bound = bound.unwrap_or(Err(CmError::Gone));
-        if !is_removed {
-            return bound;
-        }
-        if matches!(bound, Ok(()) | Err(CmError::CqOverrun)) {
+        let done = done.unwrap_or(Err(CmError::Gone));
+        if is_removed && matches!(done, Ok(_) | Err(CmError::CqOverrun)) {
             // Receives may have been posted.
             self.context().shards.get(shard).ring_doorbell(id);
-        } else {
+        } else if is_removed {
             // No shard has its queues, and nobody else will end it.
             self.shared.close();
             self.context().events.end_source(self.event(), self.shared.source());
         }
-        bound
+        done.flatten()
     }
 }
