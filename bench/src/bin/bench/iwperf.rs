@@ -170,9 +170,9 @@ mod tests {
         assert_eq!((found["Gb/s"], found["M/s"]), (12.5, 0.02));
         let error = parse(&one, Some("software")).unwrap_err().to_string();
         assert_eq!(error, "checksums: none instead of software");
-        let latency = r#"{"results": [{"errors": 0, "lat_us": {"p50": 2.0, "p99": 3.0}}]}"#;
+        let latency = r#"{"results": [{"errors": 0, "lat_us": {"p50": 2, "p99": 3, "p999": 9}}]}"#;
         let found = parse(latency, None).unwrap();
-        assert_eq!((found["us, p50"], found[TAIL]), (2.0, 1.0));
+        assert_eq!((found["us, p50"], found["us, p99.9"], found[TAIL]), (2.0, 9.0, 1.0));
         for text in [
             "",
             "{}",

@@ -103,24 +103,21 @@ pub(crate) fn peer(stack: Stack, guest: &Rc<Guest>, mtu: u16) -> Peer {
 
 /// Returns the command line of the guest's shell, which prints the result.
 fn command_line(stack: Stack, test: Test, mtu: u16) -> String {
-    let (kind, size, count, qps) = match test {
-        Test::Stream { size, connections } => {
-            let all = (BYTES / size).clamp(*MESSAGES.start(), *MESSAGES.end());
-            let each = (all / u64::from(connections)).max(1);
-            ("bw", size, each, connections)
+    let (kind, size, count) = match test {
+        Test::Stream { size, .. } => {
+            ("bw", size, (BYTES / size).clamp(*MESSAGES.start(), *MESSAGES.end()))
         }
-        Test::PingPong { size } => ("lat", size, ROUND_TRIPS, 1),
+        Test::PingPong { size } => ("lat", size, ROUND_TRIPS),
     };
     if stack == Stack::Siw {
-        let qps = if qps == 1 { String::new() } else { format!(" -q {qps}") };
-        let end = format!("ib_send_{kind} -e -R -d siw0 -p {PORT} -s {size} -n {count}{qps}");
+        let end = format!("ib_send_{kind} -e -R -d siw0 -p {PORT} -s {size} -n {count}");
         return format!(
             "{{ {end} >/tmp/server 2>&1 & }} && listening {PORT} && {end} {ADDRESS} && wait"
         );
     }
     let crc = if stack == Stack::Ours { "--no-crc" } else { "" };
     format!(
-        "iwperf loop send-{kind} --mtu {mtu} -s {size} -n {count} -q {qps} {crc} --json /tmp/json \
+        "iwperf loop send-{kind} --mtu {mtu} -s {size} -n {count} {crc} --json /tmp/json \
          >/tmp/log 2>&1 && cat /tmp/json"
     )
 }

@@ -254,7 +254,7 @@ fn over_kernel(
         over(LOOPBACK, Network::loopback(cores)?, all)?;
     }
     if options.networks.contains(&Wire::Veth) {
-        for (name, mtu) in [("veth, MTU 1500", 1500), ("veth, MTU 9000", 9000)] {
+        for (name, mtu) in [(VETH, 1500), ("veth, MTU 9000", 9000)] {
             over(name, Network::veth(cores, mtu)?, vec![ours(mtu, true)])?;
         }
     }
@@ -262,13 +262,12 @@ fn over_kernel(
 }
 
 const LOOPBACK: &str = "loopback, MTU 65536";
+const VETH: &str = "veth, MTU 1500";
 
 /// Ours and siw in the guest, which is booted once.
 fn in_guest(setup: &Setup, notes: &mut Vec<String>) -> Result<Vec<Group>> {
+    // With several queue pairs ib_send_bw ends in a fault, or does not end.
     let mut tests = [64, 4096, 65_536].map(|size| Test::Stream { size, connections: 1 }).to_vec();
-    if !setup.quick {
-        tests.extend([4, 16].map(|connections| Test::Stream { size: 64, connections }));
-    }
     tests.push(Test::PingPong { size: 64 });
     let guest = match netns::missing_prerequisite() {
         Some(reason) => Err(anyhow::anyhow!(reason)),
@@ -291,10 +290,10 @@ fn in_guest(setup: &Setup, notes: &mut Vec<String>) -> Result<Vec<Group>> {
     Ok(groups)
 }
 
-/// Returns the panels of the plot: bandwidth by size, message rate by connections, latency, all of
-/// the two processes over the kernel's loopback.
+/// Returns the panels of the plot: bandwidth by size, message rate by connections, latency, all at
+/// an equal MTU of 1500.
 pub(crate) fn panels(report: &Report) -> Vec<Panel> {
-    let title = two_processes(LOOPBACK);
+    let title = two_processes(VETH);
     let rows: Vec<_> = report.rows.iter().filter(|row| row.table == title).collect();
     let panel = |title: &str, x_title, figures: &[&str], label: &dyn Fn(&str, &str) -> String| {
         let mut points: Vec<(String, String, String)> = Vec::new();
@@ -347,7 +346,7 @@ mod tests {
         let tests = [stream(64, 1), stream(65_536, 1), stream(64, 16), Test::PingPong { size: 64 }];
         let peers = vec![named("ferrowarp", true), named("other", false), named("absent", false)];
         let mut notes = Vec::new();
-        let table = two_processes(LOOPBACK);
+        let table = two_processes(VETH);
         let mut groups = compare(&table, &tests, peers, &mut notes);
         assert!(notes[2].ends_with("absent was not measured: install it."), "{notes:?}");
         let rows = runner::run(&mut groups, 2, 0.0, None).rows;
