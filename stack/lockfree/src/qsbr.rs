@@ -38,8 +38,8 @@ pub trait QsbrReader {
 }
 
 impl QsbrEpoch {
-    /// Called with the shard's lock held, before any STag is resolved: by each poll, and by each
-    /// control call, because those resolve through the engine, too.
+    /// Reports that the shard holds no resolved STag: by each poll and each control call, with the
+    /// shard's lock held, before the first STag is resolved.
     #[inline]
     pub fn report_quiescent(&self) {
         let requested = self.requested.load(Ordering::Acquire);

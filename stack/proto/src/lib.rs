@@ -62,13 +62,14 @@
 //! | SND.UNA, SND.NXT, SND.WND | RFC 9293 section 3.3.1 | `tcp::tx::send` |
 //! | RCV.NXT, RCV.WND | RFC 9293 section 3.3.1 | `tcp::rx::window` |
 //! | delayed ACK | RFC 9293 section 3.8.6.3 | `tcp::rx::window`, `tcp::timer` |
-//! | window scaling | RFC 7323 section 2 | `tcp::rx::window`, `tcp::tx::send` |
+//! | window scale option, scaling | RFC 7323 section 2 | `tcp::open`, `tcp::rx::window` |
 //! | out-of-order queue | RFC 9293 section 3.10.7.4 | `tcp::rx::assembler`, `tcp::rx::ooo_queue` |
 //! | SACK blocks sent | RFC 2018 section 4 | `tcp::rx::assembler` |
 //! | D-SACK blocks sent | RFC 2883 section 4 | `tcp::rx::window` |
 //! | receive window autotuning (auto-tuning, DRS) | | `tcp::rx::autotune` |
 //! | SACK scoreboard | RFC 2018, RFC 6675 | `tcp::recovery::scoreboard` |
-//! | SRTT, RTTVAR, RTO | RFC 6298 | `tcp::rtt` |
+//! | SRTT, RTTVAR, RTO | RFC 6298 | `tcp::rtt`, `tcp::timer` |
+//! | Karn's algorithm | RFC 6298 section 3 | `tcp::rx::ack` |
 //! | RACK | RFC 8985 section 6 | `tcp::recovery::rack` |
 //! | tail loss probe (TLP), probe timeout (PTO) | RFC 8985 section 7 | `tcp::recovery::tlp` |
 //! | fast retransmit, fast recovery | RFC 5681, RFC 6582 | `tcp::recovery::fast_recovery` |
@@ -80,9 +81,10 @@
 //! | DCTCP | RFC 8257 | `tcp::congestion::dctcp` |
 //! | ECN: ECT, CE, ECE, CWR | RFC 3168 section 6.1 | `tcp::ecn` |
 //! | pacing | | `tcp::tx::pacing` |
-//! | sender SWS avoidance, no Nagle | RFC 9293 section 3.8.6.2.1 | `tcp::tx::transmit_plan` |
+//! | SWS avoidance, no Nagle | RFC 9293 section 3.8.6.2.1 | `tcp::tx::transmit_plan` |
+//! | silly window syndrome (SWS), receiver | RFC 9293 section 3.8.6.2.2 | `tcp::rx::window` |
 //! | zero-window probe, persist timer | RFC 9293 section 3.8.6.1 | `tcp::timer` |
-//! | keepalive; R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timer` |
+//! | keep-alive (keepalive); R1, R2 | RFC 9293 sections 3.8.4, 3.8.3 | `tcp::timer` |
 //! | challenge ACK | RFC 5961 | `tcp::challenge` |
 //! | TIME-WAIT, its reuse | RFC 9293 section 3.3.2, RFC 6191 | `tcp::close`, `tcp::open` |
 //! | path MTU discovery, PLPMTUD | RFC 1191, RFC 8201, RFC 4821, RFC 8899 | `tcp::pmtu` |
@@ -112,7 +114,8 @@
 //!
 //! | Term | Source | Module |
 //! |---|---|---|
-//! | request frame, reply frame | RFC 5044 section 7.1 | [`wire::mpa`], [`mpa::startup`] |
+//! | MPA Request, MPA Reply Frame | RFC 5044 section 7.1 | [`wire::mpa`], [`mpa::startup`] |
+//! | MPA Request received, Reply received | | `connection::setup::accept`, `connect` |
 //! | IRD and ORD negotiation | RFC 6581 section 9.1 | [`mpa::startup`] |
 //! | start of full operation | RFC 5044 section 7.1 | `connection::setup::mpa_start` |
 //! | FPDU format, PAD | RFC 5044 section 4.1 | [`mpa::fpdu`] |
@@ -140,7 +143,8 @@
 //! | ORD, send queue, fence | RFC 5040 sections 5.5, 6 | [`rdmap::requester`] |
 //! | IRD queue (inbound RDMA Read), Read Response | RFC 5040 section 5.2 | [`rdmap::responder`] |
 //! | Read Response received, placement | RFC 5040 5.2 | [`rdmap::requester`], [`rdmap::stream`] |
-//! | RTR (ready to receive) message | RFC 6581 section 9.2 | [`rdmap::stream::rtr`] |
+//! | RTR (ready to receive), zero-length FPDU | RFC 6581 section 9.2 | [`rdmap::stream::rtr`] |
+//! | Terminate sent, received | RFC 5040 section 4.8 | `rdmap::stream` (`outbound`, `inbound`) |
 //! | Terminate table: error codes | RFC 5040 section 4.8 | [`rdmap::fault`] |
 //! | Terminate header, HdrCt bits | RFC 5040 section 4.8 | [`wire::terminate`] |
 //! | Terminate after a local one | RFC 5040 section 4.8 | `connection::close::terminate_drain` |

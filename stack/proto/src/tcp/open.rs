@@ -163,6 +163,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     }
 
     /// Applies the options, ECN flags and window of the peer's SYN or SYN-ACK.
+    #[doc(alias = "window scale")]
     pub(super) fn negotiate(&mut self, now: Instant, syn: &Segment) {
         self.rcv_limits.init(&mut self.rcv, syn.seq, &self.cfg);
         self.peer.irs = syn.seq;

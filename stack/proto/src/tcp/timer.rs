@@ -384,6 +384,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// RFC 9293 section 3.8.4. While data is outstanding or waits for the window, another timer
     /// detects that the peer is gone.
+    #[doc(alias = "keep-alive")]
     fn keepalive_expired(&mut self, now: Instant) {
         let Some(idle) = self.cfg.keepalive_ns else {
             self.rare.keepalive = NEVER;

@@ -181,17 +181,17 @@ impl Memory for HostMemory {
     }
 
     #[inline]
-    fn place(&self, place: MemoryRange, bytes: &[u8]) {
-        Self::span(&place).write(bytes);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) {
+        Self::span(&range).write(bytes);
     }
 
     #[inline]
-    fn fetch(&self, place: MemoryRange, out: &mut [u8]) {
-        Self::span(&place).read(out);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
+        Self::span(&range).read(out);
     }
 
-    fn atomic(&self, place: MemoryRange, op: AtomicOp) -> Option<u64> {
-        Self::span(&place).atomic(op)
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+        Self::span(&range).atomic(op)
     }
 }
 

@@ -14,10 +14,10 @@ const ETYPE_TAGGED_BUFFER: u8 = 1;
 impl Requester {
     /// Returns the request to which a received Terminate refers, numbered as by
     /// [`Requester::oldest_number`]: a Write by its STag and offset, a Read or atomic operation by
-    /// its MSN. `None` if its completion was already reported, as for Sends and Writes once they
-    /// are built, or if there is no such request. A Terminate without a DDP header refers to the
-    /// oldest request (the oldest Write if it is a Tagged Buffer Error) that was sent, at least in
-    /// part, and is not done.
+    /// its MSN. `None` if its completion was already reported, as Sends and Writes mostly are
+    /// once they are built, or if there is no such request. A Terminate without a DDP header refers
+    /// to the oldest request (the oldest Write if it is a Tagged Buffer Error) that was sent, at
+    /// least in part, and is not done.
     #[cold]
     #[must_use]
     pub fn terminated_request(&self, terminate: &Terminate, version: Version) -> Option<u64> {

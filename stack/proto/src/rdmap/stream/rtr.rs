@@ -18,6 +18,7 @@ const NO_STAG: u32 = 1;
 impl Stream {
     /// Builds the RTR message of this kind, which has to be the first FPDU of the stream. An RDMA
     /// Write may also be sent later: it has no effect.
+    #[doc(alias = "zero-length FPDU")]
     #[must_use]
     pub fn build_rtr(&mut self, rtr: Rtr) -> RtrUlpdu {
         self.rtr_sent = true;

@@ -222,6 +222,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     /// Returns the round-trip time measured by an ACK with timestamps `ts` that freed `acked`,
     /// nanoseconds.
+    #[doc(alias = "Karn")]
     #[inline]
     pub(in crate::tcp) fn measured_rtt(
         &self,

@@ -90,6 +90,7 @@ impl RcvVars {
     /// The edge moves by at least a segment or half the window. The field is rounded up, so that
     /// scaling does not retract the window, but never to more than one unit beyond the limit: a
     /// peer that sends single bytes could otherwise push the edge on forever.
+    #[doc(alias = "silly window syndrome")]
     #[inline]
     pub(in crate::tcp) fn next_window(&self) -> u16 {
         let span = if self.adv_growth() >= i32::from(self.update_min) {

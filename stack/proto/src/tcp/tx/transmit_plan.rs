@@ -233,6 +233,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// if the whole window is that small.
     #[doc(alias = "Nagle")]
     #[doc(alias = "SWS avoidance")]
+    #[doc(alias = "silly window syndrome")]
     fn sws_admits(&self, usable: u32) -> bool {
         usable > 0
             && (self.sws_override || usable >= self.snd.max_wnd / 2)
