@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{PoisonError, RwLock};
 
 use clap::{Parser as _, ValueEnum as _};
 use ferrowarp_bench::engine_pair::EnginePair;
@@ -88,6 +89,9 @@ fn steady_state_and_loss_recovery_do_not_allocate() {
     }
 }
 
+/// Held by the tests that start programs: shared, but alone for the one that needs idle cores.
+static CORES: RwLock<()> = RwLock::new(());
+
 /// A run of a case, with little to measure.
 struct Run {
     is_success: bool,
@@ -98,6 +102,11 @@ struct Run {
 
 impl Run {
     fn of(args: &str, paths: &[(&str, &Path)]) -> Self {
+        let _shared = CORES.read().unwrap_or_else(PoisonError::into_inner);
+        Self::start(args, paths)
+    }
+
+    fn start(args: &str, paths: &[(&str, &Path)]) -> Self {
         let folder = process::temp_dir().expect("a folder");
         let out = folder.path().join("results.md");
         let mut command = Command::new(env!("CARGO_BIN_EXE_bench"));
@@ -289,7 +298,9 @@ fn tcp_is_compared_over_an_emulated_link() {
         return skip("no iwlink, iperf3, ethtool or /dev/net/tun, or not root");
     };
     let bin = iwlink.parent().expect("in a folder");
-    let run = Run::of("tcp-vs-kernel --quick", &[("--bin", bin)]);
+    let alone = CORES.write().unwrap_or_else(PoisonError::into_inner);
+    let run = Run::start("tcp-vs-kernel --quick", &[("--bin", bin)]);
+    drop(alone);
     if run.errors.contains("% late") {
         return skip_without("core idle enough for the emulator");
     }
@@ -303,6 +314,7 @@ fn instructions_counts_every_layer() {
     if !Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success()) {
         return skip("no valgrind; apt-get install valgrind");
     }
+    let _shared = CORES.read().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_instructions"));
     command.args(["--percent", "5", "--layers", "--lines", "--only", "64 bytes, 128 outstanding"]);
     let out = stdout_of(command.output().expect("the program starts"));
