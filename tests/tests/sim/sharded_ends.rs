@@ -174,7 +174,7 @@ fn wrong_or_predicted(
 fn predicted_segments_are_never_forwarded() {
     let totals = over_seeds(
         "predicted-steering",
-        500,
+        250,
         |_, _, _| {},
         |_, _| {},
         |options, totals| {
@@ -191,7 +191,7 @@ fn predicted_segments_are_never_forwarded() {
 fn data_survives_wrong_steering() {
     let totals = over_seeds(
         "wrong-steering",
-        500,
+        250,
         |rng, _, shards| {
             shards.steering = wrong_steering(rng);
             shards.is_rss_known = rng.random_bool(0.5);
@@ -213,7 +213,7 @@ fn opens_find_source_ports_for_their_shards() {
     let exhausted = Mutex::new(0_u64);
     let totals = over_seeds(
         "unknown-steering",
-        500,
+        250,
         |_, options, shards| {
             // A segment that is repeated may arrive before the first one has had its effect.
             let delay_ns = options.faults.delay_ns;
@@ -243,7 +243,7 @@ fn opens_find_source_ports_for_their_shards() {
 fn data_survives_steering_that_changes() {
     let totals = over_seeds(
         "changing-steering",
-        500,
+        250,
         |rng, _, shards| shards.steering = Steering::Changing(1 << rng.random_range(13..25)),
         |_, _| {},
         |_, _| {},
@@ -257,7 +257,7 @@ fn data_survives_steering_that_changes() {
 fn data_survives_stalled_shards() {
     over_seeds(
         "stalled-shards",
-        400,
+        200,
         |rng, _, shards| {
             if rng.random_bool(0.7) {
                 shards.steering = wrong_steering(rng);
@@ -280,7 +280,7 @@ fn data_survives_stalled_shards() {
 fn data_survives_tiny_mesh_rings() {
     let totals = over_seeds(
         "tiny-mesh-rings",
-        400,
+        200,
         |rng, options, shards| {
             // The fragments of one packet may never fit together.
             options.fragment_mtu = None;
@@ -299,7 +299,7 @@ fn data_survives_tiny_mesh_rings() {
 #[test]
 fn connections_of_other_shards_outlive_a_shard() {
     let failed = Mutex::new(0);
-    for_each_world("shard-death", 100, 0xdead, wrong_or_predicted(0.5), |drawn| {
+    for_each_world("shard-death", 50, 0xdead, wrong_or_predicted(0.5), |drawn| {
         let Drawn { mut rng, options, conns, mut world } = drawn;
         let plan = Plan { ends: EndPlan::MayFail, ..Plan::new(conns, 40) };
         let mut work = Workload::new(&mut world, plan);
@@ -327,7 +327,7 @@ fn connections_of_other_shards_outlive_a_shard() {
 #[test]
 fn connections_follow_others_that_ended_on_any_shard() {
     let name = "shards-of-connections-that-end";
-    for_each_world(name, 300, 0x7e4d, wrong_or_predicted(0.7), |drawn| {
+    for_each_world(name, 150, 0x7e4d, wrong_or_predicted(0.7), |drawn| {
         let Drawn { conns, mut world, .. } = drawn;
         let plan = Plan { ends: EndPlan::EndedFirst(3), ..Plan::new(conns, 40) };
         run_with_faults_for(&mut world, plan, 100 * MILLISECOND, true);
@@ -338,7 +338,7 @@ fn connections_follow_others_that_ended_on_any_shard() {
 #[test]
 fn shards_detect_peer_restart_and_reconnect() {
     let name = "shards-peer-restart";
-    for_each_world(name, 200, 0x4e57, wrong_or_predicted(0.7), |drawn| {
+    for_each_world(name, 100, 0x4e57, wrong_or_predicted(0.7), |drawn| {
         let Drawn { mut rng, conns, mut world, .. } = drawn;
         let plan = Plan { ends: EndPlan::MayFail, ..Plan::new(conns, 40) };
         for _ in 0..2 {

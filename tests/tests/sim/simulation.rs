@@ -103,7 +103,7 @@ pub(crate) fn some_mtu(rng: &mut SmallRng) -> u16 {
 
 #[test]
 fn fpdus_stay_aligned_on_a_perfect_wire() {
-    over_seeds("perfect-wire", 100, 60, |rng, options| {
+    over_seeds("perfect-wire", 50, 60, |rng, options| {
         options.mtu = some_mtu(rng);
         // The first segments of a connection, before its peer's window is open, may be resegmented.
         options.fpdu_aligned = true;
@@ -115,7 +115,7 @@ fn fpdus_stay_aligned_on_a_perfect_wire() {
 // req-test: MPA-007, MPA-039, MPA-053
 #[test]
 fn marked_writes_are_placed_out_of_order_on_a_faulty_wire() {
-    let path = over_seeds("markers-and-ooo-placement", 300, 40, |rng, options| {
+    let path = over_seeds("markers-and-ooo-placement", 150, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.ooo_placement = true;
         options.faults.loss = rng.random_range(0.0..0.05);
@@ -137,7 +137,7 @@ fn marked_writes_are_placed_out_of_order_on_a_faulty_wire() {
 // req-test: DDP-013, DDP-244, RDMAP-028, RDMAP-211
 #[test]
 fn data_survives_every_fault_at_once() {
-    over_seeds("every-fault-at-once", 800, 40, |rng, options| {
+    over_seeds("every-fault-at-once", 400, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         // After an RTO a sender sends one frame at a time: a long loss burst would outlast its
         // retries.
@@ -170,7 +170,7 @@ fn data_survives_every_fault_at_once() {
 /// Link outages, empty pools, stalled ends and busy applications, at scheduled times.
 #[test]
 fn data_survives_scheduled_faults() {
-    over_seeds("scheduled-faults", 500, 40, |rng, options| {
+    over_seeds("scheduled-faults", 250, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.scheduled_faults = Some((rng.random_range(1..12), 50 * MILLISECOND));
         options.tcp = [some_end(rng), some_end(rng)];
@@ -293,7 +293,7 @@ fn rfc7306_operations_execute_at_most_once_on_connections_that_end() {
 // req-test: DDP-244
 #[test]
 fn data_survives_exhausted_frame_pools() {
-    over_seeds("exhausted-frame-pools", 200, 40, |rng, options| {
+    over_seeds("exhausted-frame-pools", 100, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.pools = PoolSizes {
             data: rng.random_range(1..12),
@@ -306,7 +306,7 @@ fn data_survives_exhausted_frame_pools() {
 
 #[test]
 fn data_survives_small_ooo_buffers() {
-    over_seeds("small-ooo-buffers", 300, 40, |rng, options| {
+    over_seeds("small-ooo-buffers", 150, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.ooo_limits = (rng.random_range(0..20), rng.random_range(0..100_000));
         options.faults.loss = rng.random_range(0.0..0.05);
@@ -322,7 +322,7 @@ fn data_survives_small_ooo_buffers() {
 /// what TCP delivers, in order and after gaps were filled.
 #[test]
 fn data_survives_little_memory_for_partial_fpdus() {
-    let path = over_seeds("little-partial-memory", 200, 40, |rng, options| {
+    let path = over_seeds("little-partial-memory", 100, 40, |rng, options| {
         options.mtu = [4000, 9000][rng.random_range(0..2)];
         options.cut_to = Some(rng.random_range(300..3000));
         options.partial_bytes_max = rng.random_range(PARTIAL_BYTES_MIN..100_000);
@@ -339,7 +339,7 @@ fn data_survives_little_memory_for_partial_fpdus() {
 
 #[test]
 fn data_survives_chained_rx_buffers() {
-    over_seeds("chained-rx-buffers", 100, 40, |rng, options| {
+    over_seeds("chained-rx-buffers", 50, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.head_len = rng.random_range(120..600);
         options.faults.reorder = 0.05;
@@ -349,7 +349,7 @@ fn data_survives_chained_rx_buffers() {
 
 #[test]
 fn data_survives_a_fragmenting_wire() {
-    over_seeds("fragmenting-wire", 200, 30, |rng, options| {
+    over_seeds("fragmenting-wire", 100, 30, |rng, options| {
         options.mtu = 1500;
         options.fragment_mtu = Some([576, 1000, 1280][rng.random_range(0..3)]);
         options.faults.reorder = 0.05;
@@ -415,7 +415,7 @@ fn data_survives_a_changing_path_mtu_without_icmp() {
 /// Applications that poll their queues rarely.
 #[test]
 fn requests_of_slow_applications_complete() {
-    over_seeds("slow-applications", 150, 40, |rng, options| {
+    over_seeds("slow-applications", 75, 40, |rng, options| {
         options.mtu = some_mtu(rng);
         options.app_delay_max_ns = Some(1 << rng.random_range(10..25));
         options.priority_tags = rng.random_bool(0.5);
