@@ -57,6 +57,9 @@ const TAP_QUEUE: &str = "10000";
 /// Most bytes of ours in flight: `memif` leads to a link with a delay here.
 const PATH_BYTES: u32 = 8 << 20;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Frames that announce the addresses of an end: they are dropped while the other end is not
+/// connected yet.
+const ANNOUNCED_MAX: u64 = 8;
 /// Maximum fraction of late frames of a valid run.
 const LATE_FRACTION_MAX: f64 = 0.02;
 
@@ -121,7 +124,7 @@ impl LinkPlan {
         disable_ipv6(link.name())?;
         let sockets = INTERFACES.map(|name| dir.path().join(name).display().to_string());
         let [left, right] = match is_ours {
-            true => sockets.each_ref().map(|socket| format!("memif:{socket},server")),
+            true => sockets.each_ref().map(|socket| format!("memif:{socket},client")),
             false => INTERFACES.map(|name| format!("tap:{name}")),
         };
         let counters = dir.path().join("wire.json");
@@ -135,37 +138,51 @@ impl LinkPlan {
             self.rate
         );
         command.arg(&self.iwlink).args(options.split(' ')).arg("--json").arg(&counters);
-        let mut iwlink = Running::start(&mut command, dir.path().join("wire"))?;
-        iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
-        // Lives until iwlink has ended, as the taps do.
-        let network = if is_ours { None } else { Some(self.network(&link)?) };
-        let figures = match &network {
-            None => self.ours(sockets, seconds)?,
-            Some(network) => {
-                let test = Test::Stream { size: STREAM.0.into(), connections: 1 };
-                kernel::iperf3(network, test, seconds.ceil().max(1.0), self.warm_up.ceil())?
-            }
+        let log = dir.path().join("wire");
+        let start = move || -> Result<Running> {
+            let mut iwlink = Running::start(&mut command, log)?;
+            iwlink.wait_for("seed", READY_TIMEOUT).context("iwlink")?;
+            Ok(iwlink)
         };
-        iwlink.interrupt()?;
-        finish(iwlink, READY_TIMEOUT).context("iwlink")?;
+        // The ends outlive iwlink: it counts frames to one that is not there as dropped.
+        let figures = if is_ours {
+            self.ours(sockets, seconds, start)?
+        } else {
+            let iwlink = start()?;
+            let network = self.network(&link)?;
+            let test = Test::Stream { size: STREAM.0.into(), connections: 1 };
+            let whole = seconds.ceil().max(1.0);
+            let figures = kernel::iperf3(&network, test, whole, self.warm_up.ceil())?;
+            end(iwlink)?;
+            figures
+        };
         check(&serde_json::from_str(&std::fs::read_to_string(counters).context("no counters")?)?)?;
         Ok(figures)
     }
 
-    /// Measures two contexts on a thread of their own.
-    fn ours(&self, sockets: [String; 2], seconds: f64) -> Result<Figures> {
+    /// Opens two contexts on a thread of their own, has iwlink connect to them, and measures.
+    fn ours(
+        &self,
+        sockets: [String; 2],
+        seconds: f64,
+        start: impl FnOnce() -> Result<Running> + Send,
+    ) -> Result<Figures> {
         let (core, warm_up) = (self.cores[0], Duration::from_secs_f64(self.warm_up));
         on_core(core, || {
             let open = |host, socket: String| -> Result<Context> {
                 let mut config = config(host, 1500, 1);
-                config.device = format!("memif:{socket},client").parse()?;
+                config.device = format!("memif:{socket},server").parse()?;
                 config.pools.path_bytes = PATH_BYTES;
                 Ok(Context::open(config)?)
             };
             let [left, right] = sockets;
-            let mut pair = Pair::connect(open(1, left)?, open(2, right)?)?;
+            let [left, right] = [open(1, left)?, open(2, right)?];
+            let iwlink = start()?;
+            let mut pair = Pair::connect(left, right)?;
             pair.run(warm_up)?;
-            Ok(Figures::from([("Gb/s", pair.run(Duration::from_secs_f64(seconds))?)]))
+            let gbit_s = pair.run(Duration::from_secs_f64(seconds))?;
+            end(iwlink)?;
+            Ok(Figures::from([("Gb/s", gbit_s)]))
         })
     }
 
@@ -187,6 +204,12 @@ impl LinkPlan {
     }
 }
 
+fn end(iwlink: Running) -> Result<()> {
+    iwlink.interrupt()?;
+    finish(iwlink, READY_TIMEOUT).context("iwlink")?;
+    Ok(())
+}
+
 /// Checks the counters of the emulator: frames that it dropped or sent late invalidate a run.
 fn check(wire: &Value) -> Result<()> {
     let total = |name: &str| -> u64 {
@@ -194,11 +217,8 @@ fn check(wire: &Value) -> Result<()> {
     };
     let dropped = total("own/no_buffer") + total("own/port_full") + total("own/port_lost");
     let late = total("own/late") as f64 / total("frames_out").max(1) as f64;
-    ensure!(
-        dropped == 0 && late <= LATE_FRACTION_MAX,
-        "the emulator dropped {dropped} frames, and sent {:.2} % late",
-        late * 100.0
-    );
+    ensure!(dropped <= ANNOUNCED_MAX, "the emulator dropped {dropped} frames");
+    ensure!(late <= LATE_FRACTION_MAX, "the emulator sent {:.2} % late", late * 100.0);
     Ok(())
 }
 
@@ -222,8 +242,8 @@ mod tests {
                 "late": late, "no_buffer": 0, "port_full": 0, "port_lost": dropped,
             }})
         };
-        assert!(check(&serde_json::json!([way(0, 0), way(10, 0)])).is_ok());
-        for wire in [[way(0, 0), way(100, 0)], [way(0, 1), way(0, 0)]] {
+        assert!(check(&serde_json::json!([way(0, 8), way(10, 0)])).is_ok());
+        for wire in [[way(0, 0), way(100, 0)], [way(0, 8), way(0, 1)]] {
             assert!(check(&serde_json::json!(wire)).is_err());
         }
     }
