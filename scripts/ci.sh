@@ -74,6 +74,9 @@ require_device() {
     export FERROWARP_REQUIRE_DEVICE=1
 }
 
+# Tests with devices wait for timers and for other programs more than they compute.
+more_test_threads() { export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}; }
+
 case ${1-} in
 fmt)
     need_component rustfmt
@@ -98,8 +101,7 @@ tidy)
     ;;
 test)
     require_device
-    # Tests with devices wait for timers and for other programs more than they compute.
-    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+    more_test_threads
     cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast
     ;;
 static)
@@ -180,6 +182,7 @@ miri)
         cargo +nightly miri test "${cargo_flags[@]}" -p ferrowarp-lockfree --lib
     ;;
 sanitize)
+    more_test_threads
     for kind in address thread; do
         scripts/sanitize "$kind" --short
     done
