@@ -7,6 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use crate::capture;
@@ -176,7 +177,12 @@ impl TcpAnalysis {
 /// # Errors
 /// With the first few problems; [`LostSegments`] if that is all.
 pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<String> {
-    let dissection = capture::dissect(file, ours, true)?;
+    // Both at once: a run of tshark takes a quarter of a second or more.
+    let (dissection, analysis) = thread::scope(|scope| {
+        let analysis = scope.spawn(|| analyze(file, ours));
+        (capture::dissect(file, ours, true), analysis.join().expect("it does not panic"))
+    });
+    let (dissection, analysis) = (dissection?, analysis?);
     let mut problems = dissection.problems.clone();
     if dissection.bad_crc > 0 {
         problems.push(format!("{} FPDUs with a bad CRC", dissection.bad_crc));
@@ -184,7 +190,6 @@ pub fn check_capture(case: &Case, file: &Path, ours: IpAddr) -> io::Result<Strin
     if case.has_fpdus && dissection.fpdus() == 0 {
         problems.push("no FPDU of ours was captured".into());
     }
-    let analysis = analyze(file, ours)?;
     let explained = &case.expected_analysis;
     let has_lost_alone = problems.is_empty() && analysis.has_lost_alone(explained);
     problems.extend(analysis.unexplained(explained));

@@ -30,6 +30,9 @@ pub struct Testbed {
     pub guest: Guest,
     kind: GuestKind,
     route: Route,
+    /// QEMU's process, and the MTU and netem options that its guest has: to set them again would
+    /// take half a second. `None` while they are unknown.
+    configured: Option<(String, u16, &'static str)>,
     folder: PathBuf,
     /// Number of programs started so far: each has an interface and a log of its own.
     count: u32,
@@ -42,7 +45,8 @@ impl Testbed {
     /// If the guest does not boot.
     pub fn open(folder: &Path, kind: GuestKind) -> io::Result<Self> {
         let guest = Guest::boot(&folder.join("guest.log"), kind)?;
-        Ok(Self { guest, kind, route: Route::PLAIN, folder: folder.to_path_buf(), count: 0 })
+        let folder = folder.to_path_buf();
+        Ok(Self { guest, kind, route: Route::PLAIN, configured: None, folder, count: 0 })
     }
 
     /// Configures the path between both ends as `route`, with logs in `folder` from now on. Reboots
@@ -60,12 +64,18 @@ impl Testbed {
         if self.has_cards() {
             self.set_card_link(true)?;
         }
+        let configured = Some((self.guest.property("qemu"), route.mtu, route.netem));
+        if self.configured == configured {
+            return Ok(());
+        }
+        self.configured = None;
         // Removes the previous qdisc; the command fails if there is none.
         self.guest.run("tc qdisc del dev eth0 root", CASE_TIMEOUT)?;
         self.guest.run_ok(&format!("mtu {}", route.mtu))?;
         if !route.netem.is_empty() {
             self.guest.run_ok(&format!("tc qdisc replace dev eth0 root netem {}", route.netem))?;
         }
+        self.configured = configured;
         Ok(())
     }
 
