@@ -26,7 +26,7 @@ const SURVIVAL: Duration = Duration::from_millis(100);
 /// Rows at a time: a program mostly waits for its devices to open and close.
 const WORKERS: usize = 6;
 /// CPU time, in ticks of 10 ms, of a program that has opened its devices.
-const RUNNING_TICKS: u64 = 40;
+const RUNNING_TICKS: u64 = 20;
 
 const PERF_SERVER: &str = "iwperf server --dev memif:$PWD/sock,server --ip 198.18.0.1/24";
 const PING_SERVER: &str = "iwping server -P -v --dev memif:$PWD/sock,server --ip 198.18.0.1/24";
