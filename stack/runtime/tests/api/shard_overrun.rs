@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::{
     Access, CmError, ConnectError, Cq, DriveMode, Event, Mr, PostError, Qp, QpOptions, QpState,
-    WcStatus,
+    RecvWr, SgList, WcStatus,
 };
 
 use crate::shards::sharded;
@@ -18,13 +18,11 @@ fn overrun_in_one_shard_ends_the_queue_pairs_of_all() {
     let pairs: Vec<_> = [0, 1]
         .map(|shard| {
             let options = QpOptions::new(&small).shard(shard);
-            connect_qps(&right, left.pd.create_qp(&options).unwrap(), right.qp()).0
+            connect_qps(&right, left.pd.create_qp(&options).unwrap(), receiving(&right)).0
         })
         .into();
     let unrelated = connect(&left, &right);
-    for wr_id in 0..16 {
-        let _ = pairs[0].0.post_send(send(wr_id, inline(b"")));
-    }
+    let sent = post_sends(&pairs[0].0);
     drive_until(&left.context, &right.context, || {
         pairs.iter().all(|(a, _)| a.state() == QpState::Error)
     });
@@ -35,17 +33,30 @@ fn overrun_in_one_shard_ends_the_queue_pairs_of_all() {
     let mut found = Vec::new();
     drive_until(&left.context, &right.context, || {
         small.poll(&mut found);
-        found.len() == 16
+        found.len() as u64 == sent
     });
     let order: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
-    assert_eq!(order, (0..16).collect::<Vec<_>>(), "each once, in order");
+    assert_eq!(order, (0..sent).collect::<Vec<_>>(), "each once, in order");
 }
 
-/// Overruns `small`, with the sends of `a`, which is connected.
+/// A queue pair of `end` with a receive for each of [`post_sends`]. A Send that finds none is
+/// answered with a Terminate, and what that flushes waits for places: the queue does not overrun.
+fn receiving(end: &Endpoint) -> Qp {
+    let qp = end.qp();
+    let empty = RecvWr { wr_id: 0, sg_list: SgList::new() };
+    (0..16).for_each(|_| qp.post_recv(empty.clone()).unwrap());
+    qp
+}
+
+/// Posts 16 Sends, or as many as it can before the queue overruns, and returns their number.
+fn post_sends(qp: &Qp) -> u64 {
+    let sent = (0..16).take_while(|&wr_id| qp.post_send(send(wr_id, inline(b""))).is_ok());
+    sent.count() as u64
+}
+
+/// Overruns `small`, with the sends of `a`, which is connected to a [`receiving`] one.
 fn overrun(left: &Endpoint, right: &Endpoint, small: &Cq, a: &Qp) {
-    for wr_id in 0..16 {
-        let _ = a.post_send(send(wr_id, inline(b"")));
-    }
+    post_sends(a);
     drive_until(&left.context, &right.context, || small.overrun() && a.state() == QpState::Error);
 }
 
@@ -65,7 +76,7 @@ fn overrun_ends_idle_queue_pairs(shards: usize) {
     }
     let unrelated = left.qp();
     let active = create(&QpOptions::new(&small).shard(0));
-    let (active, _passive) = connect_qps(&right, active, right.qp()).0;
+    let (active, _passive) = connect_qps(&right, active, receiving(&right)).0;
     overrun(&left, &right, &small, &active);
     drive_until(&left.context, &right.context, || {
         idle.iter().all(|qp| qp.state() == QpState::Error)
@@ -125,7 +136,7 @@ fn queue_pair_that_binds_during_an_overrun_ends() {
         let (left, right) = sharded(2, DriveMode::Inline);
         let small = left.context.create_cq(4).unwrap();
         let active = left.pd.create_qp(&QpOptions::new(&small).shard(0)).unwrap();
-        let (active, _passive) = connect_qps(&right, active, right.qp()).0;
+        let (active, _passive) = connect_qps(&right, active, receiving(&right)).0;
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let binding = scope.spawn(|| {
