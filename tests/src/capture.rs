@@ -9,7 +9,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::process::{self, Running};
 
@@ -71,14 +71,28 @@ impl Capture {
         Ok(Self { tcpdump, file })
     }
 
+    /// Waits until tcpdump has written what is in the kernel's buffer, for at most 300 ms: on some
+    /// interfaces it leaves out packets that the kernel counts.
+    fn wait_for_packets(&self) -> io::Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            // tcpdump then prints both counts.
+            self.tcpdump.signal("USR1")?;
+            std::thread::sleep(Duration::from_millis(20));
+            if are_all_written(&self.tcpdump.output()?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the capture; returns the file.
     ///
     /// # Errors
     /// An error of the kind [`DROPPED_PACKETS`] if packets were dropped: no check of the file is
     /// conclusive then.
     pub fn stop(self) -> io::Result<PathBuf> {
-        // Captured packets may still be in the kernel's buffer.
-        std::thread::sleep(Duration::from_millis(300));
+        self.wait_for_packets()?;
         self.tcpdump.interrupt()?;
         let result = self.tcpdump.finish(Duration::from_secs(20))?;
         if result.output.contains("\n0 packets dropped by kernel") {
@@ -89,6 +103,17 @@ impl Capture {
             format!("the capture dropped packets: {}", result.output),
         ))
     }
+}
+
+/// True if tcpdump had written as many packets as the kernel had captured when it last printed both
+/// numbers.
+fn are_all_written(output: &str) -> bool {
+    let numbers = |line: &str| {
+        let (written, rest) = line.strip_prefix("tcpdump: ")?.split_once(" packets captured, ")?;
+        let (received, _) = rest.split_once(" packets received by filter")?;
+        Some(written == received)
+    };
+    output.lines().rev().find_map(numbers).unwrap_or(false)
 }
 
 /// Dissection of the packets of one sender by tshark.
@@ -186,6 +211,19 @@ pub fn missing_prerequisite() -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn written_packets_are_compared_with_those_captured() {
+        let line = |written: u32| {
+            format!(
+                "tcpdump: {written} packets captured, 12 packets received by filter, 0 packets \
+                 dropped by kernel\n"
+            )
+        };
+        assert!(!are_all_written("tcpdump: listening on lo\n"));
+        assert!(!are_all_written(&line(9)));
+        assert!(are_all_written(&(line(9) + &line(12))));
+    }
 
     #[test]
     fn either_zero_is_a_good_checksum() {

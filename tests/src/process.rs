@@ -129,7 +129,15 @@ impl Running {
     /// # Errors
     /// If `kill` cannot be run.
     pub fn interrupt(&self) -> io::Result<()> {
-        Command::new("kill").args(["-INT", &self.id().to_string()]).status()?;
+        self.signal("INT")
+    }
+
+    /// Sends a signal, by its name without `SIG`.
+    ///
+    /// # Errors
+    /// If `kill` cannot be run.
+    pub fn signal(&self, name: &str) -> io::Result<()> {
+        Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status()?;
         Ok(())
     }
 
