@@ -592,4 +592,12 @@ impl World {
             }
         }
     }
+
+    /// Steps for `time_ns` of virtual time.
+    pub fn run_for(&mut self, time_ns: u64) {
+        let end = self.now + time_ns;
+        while self.now <= end && self.step() {}
+        // Nothing is scheduled before it.
+        self.now = self.now.max(end);
+    }
 }

@@ -52,7 +52,7 @@ fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<I
         });
         assert!(done, "{established} of {}", 2 * batch.len());
         // Buffers used during connection setup are returned, and serve the next batch.
-        world.run_until(IDLE_NS, |_| false);
+        world.run_for(IDLE_NS);
     }
 }
 

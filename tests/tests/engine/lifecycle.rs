@@ -263,7 +263,7 @@ fn requests_after_a_flushed_read_are_flushed() {
         for wr_id in 2..5 {
             world.ends[0].engine.post_send(active, write(wr_id, stag, 0)).unwrap();
         }
-        world.run_until(SECOND, |_| false);
+        world.run_for(SECOND);
         let now = world.now;
         world.ends[0].engine.disconnect(now, active).unwrap();
         let ended = completions(&mut world, 0, 4);
@@ -301,7 +301,7 @@ fn linger_lasts_while_the_peer_acknowledges() {
         let begun = world.now;
         world.ends[0].engine.disconnect(begun, active).unwrap();
         if is_partitioned {
-            world.run_until(SECOND, |_| false);
+            world.run_for(SECOND);
             world.partition();
         }
         let gone =

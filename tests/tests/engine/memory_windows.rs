@@ -185,7 +185,7 @@ fn local_requests_keep_order_and_obey_the_fence() {
         passive,
         signaled_wr(4, Operation::Read { sink, rkey: library, remote: 0 }),
     );
-    world.run_until(MICROSECOND, |_| false);
+    world.run_for(MICROSECOND);
     post(&mut world, 1, passive, signaled_wr(5, Operation::Invalidate { stag: again.rkey }));
     assert_eq!(resolve_fault(&world, again.rkey, passive), Some(MemoryFault::InvalidStag));
     assert_eq!(completions(&mut world, 1, CQ, 2).len(), 2);
@@ -228,7 +228,7 @@ fn nothing_is_placed_after_invalidation_completes() {
             let wc = completions(&mut world, 1, CQ, 1)[0];
             assert_eq!(wc.invalidated, Some(rkey));
         } else {
-            world.run_until(pause, |_| false);
+            world.run_for(pause);
             if seed % 3 == 1 {
                 let invalidate = Operation::Invalidate { stag: rkey };
                 post(&mut world, 1, passive, signaled_wr(2, invalidate));

@@ -216,7 +216,7 @@ fn streaming_start() {
         world.ends[first].engine.start_fpdus(now, qps[first], &param).unwrap();
         established(&mut world, first);
         post_send(&mut world, first, qps[first], b"early");
-        world.run_until(SECOND, |_| false);
+        world.run_for(SECOND);
         post_receive(&mut world, 1 - first, qps[1 - first], 0);
         let now = world.now;
         world.ends[1 - first].engine.start_fpdus(now, qps[1 - first], &param).unwrap();
@@ -262,7 +262,7 @@ const WAKEUPS: u64 = 5;
 
 /// Advances time by half a second.
 fn wait_half_a_second(world: &mut World) {
-    world.run_until(SECOND / 2, |_| false);
+    world.run_for(SECOND / 2);
 }
 
 #[test]

@@ -315,7 +315,7 @@ fn connections_of_other_shards_outlive_a_shard() {
         work.finish(&mut world);
         // The checks have driven the engines ahead. What is still on the way gets its answer.
         world.now = world.now + 1000 * SECOND;
-        world.run_until(SECOND, |_| false);
+        world.run_for(SECOND);
         world.check_invariants();
         world.set_faults(options.faults);
         run(&mut world, Plan::new(conns, 20));
