@@ -74,7 +74,8 @@ require_device() {
     export FERROWARP_REQUIRE_DEVICE=1
 }
 
-# Tests with devices wait for timers and for other programs more than they compute.
+# Tests with devices wait for timers and for other programs more than they compute; of loom's tests
+# the last in the order of names takes longest, and begins with the others.
 more_test_threads() { export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((3 * $(nproc)))}; }
 
 case ${1-} in
@@ -170,6 +171,7 @@ counts)
     bench/instructions --check bench/instructions.tsv
     ;;
 loom)
+    more_test_threads
     RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/loom \
         cargo test "${cargo_flags[@]}" -p ferrowarp-lockfree
     ;;

@@ -31,7 +31,7 @@ const CLIENTS_MAX: usize = 50;
 /// Idle time before the first keepalive; the peer is dropped nine probes later.
 const PROBE: Duration = Duration::from_millis(500);
 /// Time until a peer that acknowledges nothing is dropped.
-const USER_TIMEOUT: Duration = Duration::from_secs(15);
+const USER_TIMEOUT: Duration = Duration::from_secs(9);
 /// Time until all resources are released.
 const RELEASED_WITHIN: Duration = Duration::from_secs(80);
 

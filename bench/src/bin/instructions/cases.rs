@@ -63,7 +63,7 @@ pub(crate) fn all() -> Vec<Case> {
         // Enough queue pairs that a line that belongs to one is touched by few trains.
         Case {
             turn: Some(4),
-            traced: Some([1024, 1024]),
+            traced: Some([512, 512]),
             ..verbs("4 KiB, 4 outstanding, 64 queue pairs", "--size 4096 --depth 4 --qps 64")
         },
         Case { unit: "poll", ..verbs(IDLE_POLL, "--idle") },
@@ -72,7 +72,7 @@ pub(crate) fn all() -> Vec<Case> {
         core("64 KiB, MTU 1500, Reads", "--transfer read"),
         core("64 KiB, MTU 1500, no timestamps", "--no-timestamps"),
         case("64 KiB, MTU 1500, no CRC", "--no-crc", 60),
-        case("64 KiB, MTU 9000", "--mtu 9000", 200),
+        case("64 KiB, MTU 9000", "--mtu 9000", 60),
     ];
     let variants = mains.iter().flat_map(|main| {
         [("ECN", "--ecn"), ("IPv6", "--ipv6"), ("checksums", "--software-checksums")].map(
