@@ -21,6 +21,7 @@
 //! - [`trace`]: packet traces, scripts of segments in and out.
 
 use std::io::Write as _;
+use std::ops::Range;
 
 use ferrowarp_proto::verbs::cm::ConnParam;
 
@@ -53,8 +54,14 @@ pub const REQUIRE_DEVICE: &str = "FERROWARP_REQUIRE_DEVICE";
 /// `len` bytes that depend on their offset and on `salt`, with no short period.
 #[must_use]
 pub fn pattern(salt: u64, len: usize) -> Vec<u8> {
+    pattern_of(salt, 0..len)
+}
+
+/// This range of the bytes of [`pattern`].
+#[must_use]
+pub fn pattern_of(salt: u64, range: Range<usize>) -> Vec<u8> {
     let byte = |at: u64| (salt << 20 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()[0];
-    (0..len as u64).map(byte).collect()
+    (range.start as u64..range.end as u64).map(byte).collect()
 }
 
 /// The default parameters of a connection, with these changes.

@@ -12,7 +12,7 @@ use rand::RngExt;
 
 pub use self::plan::{EndPlan, Kind, Plan, any_kind, mostly_shared_words};
 pub use self::side::arena_len;
-use self::side::{Area, TARGET_COUNT, addr_of, port, post_receive, read_source};
+use self::side::{Area, SLOT_LEN, TARGET_COUNT, addr_of, port, post_receive, read_source};
 use self::slot::ConnSlot;
 
 use super::atomic_oracle::AtomicOracle;
@@ -142,7 +142,7 @@ impl Workload {
         for conn in 0..plan.conns {
             for (end, slot) in (0..2).flat_map(|end| (0..TARGET_COUNT).map(move |slot| (end, slot)))
             {
-                let bytes = read_source(end, conn, slot);
+                let bytes = read_source(end, conn, slot, 0..SLOT_LEN);
                 world.ends[end].arena.write(addr_of(conn, Area::ReadSource, slot), &bytes);
             }
             world.ends[1].listen(port(conn), 4);

@@ -64,9 +64,8 @@ impl Workload {
         match posted.effect {
             Effect::Nothing => {}
             Effect::Fetches { slot, offset } => {
-                let whole = read_source(1 - end, conn, slot);
                 let got = world.ends[end].arena.read(sink, posted.len);
-                let expected = &whole[offset..offset + posted.len];
+                let expected = read_source(1 - end, conn, slot, offset..offset + posted.len);
                 assert!(got == expected, "bytes of Read {number} differ");
             }
             Effect::Word(expected) => {
@@ -109,12 +108,13 @@ impl Workload {
         assert!(got == from.message(number, len), "bytes of message {number} differ");
         for (slot, write) in from.writes.iter().enumerate() {
             // A Write with Immediate Data has the number of its message.
-            let Some((written, len)) = write.filter(|(written, _)| *written <= number) else {
+            let Some((written, bytes)) = write.as_ref().filter(|(written, _)| *written <= number)
+            else {
                 continue;
             };
-            let got = world.ends[end].arena.read(addr_of(conn, Area::Target, slot), len);
+            let got = world.ends[end].arena.read(addr_of(conn, Area::Target, slot), bytes.len());
             assert!(
-                got == from.message(written, len),
+                got == *bytes,
                 "Write {written} is not in memory when message {number} is delivered"
             );
         }

@@ -34,7 +34,7 @@ impl Workload {
         let number = side.posted_count;
         let slot = number % TARGET_COUNT;
         // Of two Writes to the same place in flight together, the older may be placed last.
-        let is_settled = side.writes[slot].is_none_or(|(last, _)| last < side.delivered);
+        let is_settled = side.writes[slot].as_ref().is_none_or(|&(last, _)| last < side.delivered);
         if kind.writes() && world.allows_ooo_placement() && !is_settled {
             kind = Kind::Send;
         }
@@ -63,7 +63,7 @@ impl Workload {
             Payload::gather(&sg_list).unwrap()
         };
         if kind.writes() {
-            side.writes[slot] = Some((number, len));
+            side.writes[slot] = Some((number, bytes));
         }
         let sink = |len| side.sge(addr_of(conn, Area::Sink, number), len);
         let (rkey, remote) = (peer.stag, addr_of(conn, Area::Target, slot) as u64);

@@ -1,6 +1,7 @@
 //! One end of a connection: its memory, queue pair and requests.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::verbs::qp::QpInit;
@@ -9,10 +10,10 @@ use ferrowarp_proto::verbs::wr::{ImmediateData, RecvWr, SgList, Sge};
 use rand::RngExt;
 
 use super::plan::Plan;
-use crate::pattern;
 use crate::sim::atomic_oracle::{Expected, SHARED_LEN, WORDS_LEN};
 use crate::sim::mw_workload::MemoryWindow;
 use crate::sim::world::{SimEngine, World};
+use crate::{pattern, pattern_of};
 
 /// Port of the first connection; each has its own.
 pub(super) const PORT: u16 = 18515;
@@ -49,9 +50,9 @@ pub const fn arena_len(conns: usize) -> usize {
     WORDS_LEN + conns * 5 * DEPTH * SLOT_LEN
 }
 
-/// The contents of a source of Reads.
-pub(super) fn read_source(end: usize, conn: usize, slot: usize) -> Vec<u8> {
-    pattern(1 << 43 | (conn << 8 | slot << 1 | end) as u64, SLOT_LEN)
+/// This range of the contents of a source of Reads.
+pub(super) fn read_source(end: usize, conn: usize, slot: usize, range: Range<usize>) -> Vec<u8> {
+    pattern_of(1 << 43 | (conn << 8 | slot << 1 | end) as u64, range)
 }
 
 /// Expected effect of a request.
@@ -103,8 +104,8 @@ pub(super) struct Side {
     pub(super) posted_count: usize,
     /// Messages in flight to the peer.
     pub(super) sends: VecDeque<Message>,
-    /// Latest Write to each slot of the peer: number and length.
-    pub(super) writes: [Option<(usize, usize)>; TARGET_COUNT],
+    /// Latest Write to each slot of the peer: number and bytes.
+    pub(super) writes: [Option<(usize, Vec<u8>)>; TARGET_COUNT],
     /// Number of receives posted so far.
     pub(super) receives: usize,
     /// Completed receives to be posted again.
