@@ -60,10 +60,7 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
                 .map(|detail| format!("{detail}; run again: {first}"))
                 .map_err(|again| failure(format!("{again}; and before: {first}")));
         }
-        if case.guest == GuestKind::Siw
-            && outcome.is_err()
-            && has_wrong_crc(&own.join(CAPTURE_FILE), testbed.guest_addr())
-        {
+        if outcome.is_err() && has_wrong_crc(&own.join(CAPTURE_FILE), testbed.guest_addr()) {
             // The connection cannot continue then.
             outcome = run_case(case, testbed, &own).map(|detail| {
                 format!("{detail}; run again: siw had sent an FPDU with a wrong CRC")
