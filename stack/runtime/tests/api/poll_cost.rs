@@ -11,26 +11,41 @@ use ferrowarp::{
 use crate::longest_poll::LongestPoll;
 use crate::support::*;
 
-/// Polls of which the fastest batch counts: others are those in which the thread was preempted.
-const BATCHES: usize = 200;
 const BATCH_LEN: u32 = 100;
 
-/// Time of a poll that finds nothing to do.
-fn idle_poll_ns(context: &Context) -> f64 {
+/// Nanoseconds of a poll that finds nothing to do, in one batch.
+fn batch_poll_ns(context: &Context) -> f64 {
+    let begin = Instant::now();
+    for _ in 0..BATCH_LEN {
+        context.drive();
+    }
+    begin.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH_LEN)
+}
+
+/// Asserts that an idle poll of `context` costs little more than one of `empty`, and returns both
+/// costs in nanoseconds. The fastest batch of each counts, of as many as it takes: in others the
+/// thread was preempted, or shared its core. Batches alternate, for the processor's speed changes.
+fn assert_polls_like(empty: &Context, context: &Context) -> [f64; 2] {
     // Queue pairs that were rung just now are polled for some milliseconds.
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(20) {
         context.drive();
+        empty.drive();
     }
-    (0..BATCHES)
-        .map(|_| {
-            let begin = Instant::now();
-            for _ in 0..BATCH_LEN {
-                context.drive();
+    let mut fastest = [f64::INFINITY; 2];
+    loop {
+        for _ in 0..200 {
+            for (fastest, context) in fastest.iter_mut().zip([empty, context]) {
+                *fastest = fastest.min(batch_poll_ns(context));
             }
-            begin.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH_LEN)
-        })
-        .fold(f64::INFINITY, f64::min)
+        }
+        let [without, cost] = fastest;
+        // It was a hundred times.
+        if cost < 1.5 * without + 100.0 {
+            return fastest;
+        }
+        assert!(begin.elapsed() < TIMEOUT, "{cost:.0} ns a poll, {without:.0} without");
+    }
 }
 
 /// Queue pairs of a completion queue that overran which a poll ends, at most: of those that belong
@@ -83,25 +98,23 @@ fn poll_costs_the_same_with_many_idle_and_blocked_queues() {
     const SRQS: usize = 1000;
     let (left, right) = ring_pair(roomy(1, 2 * IDLE), config(2, DriveMode::Inline)).unwrap();
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
-    let empty = idle_poll_ns(&left.context);
+    let polls_like_empty = || assert_polls_like(&right.context, &left.context);
+    let empty = polls_like_empty();
     let _srqs: Vec<Srq> = (0..SRQS).map(|_| left.pd.create_srq(4).unwrap()).collect();
-    let with_srqs = idle_poll_ns(&left.context);
+    let with_srqs = polls_like_empty();
     let options = QpOptions::new(&left.cq).max_send_wr(1).max_recv_wr(1).shard(0);
     let _idle: Vec<Qp> = (0..IDLE).map(|_| left.pd.create_qp(&options).unwrap()).collect();
-    let with_idle = idle_poll_ns(&left.context);
+    let with_idle = polls_like_empty();
     let full = left.context.create_cq(4).unwrap();
     let mut polls = LongestPoll::default();
     let waiting = blocked(&left, &right, &full, IDLE, &mut polls);
     polls.end();
-    let with_blocked = idle_poll_ns(&left.context);
+    let with_blocked = polls_like_empty();
     println!(
-        "ns per idle poll: {empty:.0}, with {SRQS} SRQs {with_srqs:.0}, and {IDLE} idle queue \
-         pairs {with_idle:.0}, and {IDLE} that wait to flush {with_blocked:.0}"
+        "ns per idle poll of an empty context and this one: {empty:.0?}, with {SRQS} SRQs \
+         {with_srqs:.0?}, and {IDLE} idle queue pairs {with_idle:.0?}, and {IDLE} that wait to \
+         flush {with_blocked:.0?}"
     );
-    // 1.5 times an empty one, and as much again on a busy machine. It was a hundred times.
-    for cost in [with_srqs, with_idle, with_blocked] {
-        assert!(cost < 2.0 * empty + 100.0, "{cost} ns, {empty} without");
-    }
     // All are flushed as the application polls.
     let (mut found, mut flushed) = (Vec::with_capacity(64), 0);
     drive_until(&left.context, &right.context, || {
