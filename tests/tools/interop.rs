@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use ferrowarp_tests::interop::guest::GuestKind;
 use ferrowarp_tests::interop::{matrix, run};
 use ferrowarp_tests::{capture, host_program_build, netns, process};
 
@@ -60,8 +61,8 @@ fn interop(options: &InteropOptions) -> io::Result<bool> {
             return Err(io::Error::other(format!("{program} was not built; see FERROWARP_BIN")));
         }
     }
-    // Of the guest with two cards, which is booted late.
-    if cases.iter().any(|case| case.name.starts_with("cards/two-cards/")) {
+    // Of the guest with cards, which is booted late.
+    if cases.iter().any(|case| case.guest != GuestKind::Siw) {
         if process::program("examples/two_devices").is_none() {
             return Err(io::Error::other("examples/two_devices was not built"));
         }

@@ -1,4 +1,4 @@
-//! Emulated cards: the configurations that the matrix has, and what their cases share.
+//! Emulated cards: those that the guest has, and what their cases share.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
 use crate::interop::faults::RECOVERING;
-use crate::interop::guest::GuestCommand;
+use crate::interop::guest::{self, GuestCommand};
 use crate::interop::ping::expect_exit_ok;
 use crate::interop::testbed::{Testbed, last_line, program_error};
 use crate::process::Running;
@@ -21,13 +21,13 @@ pub(super) const SIZE: u32 = 20_000;
 /// Port of rping.
 const RPING_PORT: u16 = 7174;
 
-/// A configuration of a guest's cards.
+/// A card of the guest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Card {
     /// Name in cases.
     pub name: &'static str,
-    /// `--card` of `scripts/nic-guest`.
-    pub options: &'static [&'static str],
+    /// Its place in [`GUEST_CARDS`](crate::interop::guest::GUEST_CARDS).
+    pub number: usize,
     /// Packets above 1500 bytes can be received: QEMU's vmxnet3 drops them.
     pub has_jumbo: bool,
     /// iwperf's name of the checksums that the card computes.
@@ -39,40 +39,34 @@ pub(super) struct Card {
 /// The checksum of TCP, but not of the IPv4 header.
 const TCP: &str = "offload (TCP)";
 
-/// A guest is booted once for each.
-pub(super) const CARDS: [Card; 4] = [
-    Card { name: "virtio", options: &["virtio"], has_jumbo: true, checksum: TCP, has_tso: true },
-    Card {
-        name: "virtio-2-queues",
-        options: &["virtio:queues=2"],
-        has_jumbo: true,
-        checksum: TCP,
-        has_tso: true,
-    },
-    Card {
-        name: "e1000e",
-        options: &["e1000e"],
-        has_jumbo: true,
-        checksum: "offload",
-        has_tso: false,
-    },
-    Card { name: "vmxnet3", options: &["vmxnet3"], has_jumbo: false, checksum: TCP, has_tso: true },
-];
+pub(super) const VIRTIO: Card =
+    Card { name: "virtio", number: 0, has_jumbo: true, checksum: TCP, has_tso: true };
+const VIRTIO_2_QUEUES: Card = Card { name: "virtio-2-queues", number: 1, ..VIRTIO };
+pub(super) const E1000E: Card =
+    Card { name: "e1000e", number: 2, has_jumbo: true, checksum: "offload", has_tso: false };
+const VMXNET3: Card =
+    Card { name: "vmxnet3", number: 3, has_jumbo: false, checksum: TCP, has_tso: true };
+pub(super) const CARDS: [Card; 4] = [VIRTIO, VIRTIO_2_QUEUES, E1000E, VMXNET3];
 
-/// Cases of the quick matrix: each card, and most kinds of case, once, in two minutes.
+/// Cases of the quick matrix: each card, and most kinds of case, once, with one boot.
 pub(super) const QUICK: [&str; 9] = [
+    "cards/two-cards/one-process/ipv4",
+    "cards/two-cards/host-program",
     "cards/virtio/ping/ipv4-1500/to-tap",
     "cards/virtio/checksums/offloaded/ipv4",
-    "cards/virtio/unplug/to-tap",
     "cards/virtio-2-queues/shards/ipv6/to-tap",
     "cards/e1000e/ping/ipv6-9000/from-siw",
     "cards/e1000e/link-for-2s/to-tap",
     "cards/vmxnet3/markers",
-    "cards/two-cards/one-process/ipv4",
-    "cards/two-cards/host-program",
+    "cards/vmxnet3/unplug/to-tap",
 ];
 
 impl Card {
+    /// Returns its PCI address.
+    pub(super) fn bdf(&self) -> String {
+        guest::card_bdf(self.number)
+    }
+
     /// Returns a case with this card. The queues of the interfaces between both ends may overflow.
     pub(super) fn case(
         &self,
@@ -84,7 +78,7 @@ impl Card {
         let is_quick = QUICK.contains(&name.as_str());
         Case::new(name, route, body)
             .quick(is_quick)
-            .with_cards(self.options)
+            .with_card(self.number)
             .expects_analysis(&RECOVERING)
             .expects_analysis(&["window_full"])
     }

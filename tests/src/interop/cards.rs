@@ -4,22 +4,35 @@
 use std::io;
 
 use crate::interop::card::{
-    CARD_TIMEOUT, CARDS, Card, PATIENT, PEERS, Peer, PingServer, SIZE, expect_rounds,
+    CARD_TIMEOUT, CARDS, Card, E1000E, PATIENT, PEERS, Peer, PingServer, SIZE, VIRTIO,
+    expect_rounds,
 };
 use crate::interop::cards_bulk;
 use crate::interop::cards_failure;
 use crate::interop::cards_refused::{refuse_cards, refuse_without_iommu};
 use crate::interop::case::{CASE_TIMEOUT, Case, Route};
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed, last_line};
+use crate::interop::testbed::{Testbed, last_line};
 
 /// Rounds of a case.
 const ROUNDS: u32 = 200;
 
-/// Returns the cases of all cards, one card after the other.
+/// Returns the cases of all cards: of two at once, then of one card after the other.
 #[must_use]
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
+    let both = Card { name: "two-cards", ..VIRTIO };
+    for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
+        cases.push(both.case(&format!("one-process/{path}"), route, two_cards));
+    }
+    let refused = |testbed: &mut Testbed| {
+        refuse_cards(testbed)?;
+        card_connects(testbed, Peer::Tap, "")
+    };
+    cases.push(both.case("refused", Route::PLAIN, refused));
+    let lent = Card { name: "two-cards", ..E1000E };
+    let host_program = |testbed: &mut Testbed| cards_bulk::host_program_listens(testbed);
+    cases.push(lent.case("host-program", Route::PLAIN.mtu(9000), host_program));
     for card in CARDS {
         for route in routes(card) {
             let path = route.to_string().replace(' ', "-").to_lowercase();
@@ -35,18 +48,7 @@ pub fn cases() -> Vec<Case> {
         cases.extend(cards_bulk::cases(card));
         cases.extend(cards_failure::cases(card));
     }
-    let both = Card { name: "two-cards", options: &["virtio", "e1000e"], ..CARDS[0] };
-    for (path, route) in [("ipv4", Route::PLAIN), ("ipv6", Route::PLAIN.v6())] {
-        cases.push(both.case(&format!("one-process/{path}"), route, two_cards));
-    }
-    let host_program = |testbed: &mut Testbed| cards_bulk::host_program_listens(testbed);
-    cases.push(both.case("host-program", Route::PLAIN.mtu(9000), host_program));
-    let refused = |testbed: &mut Testbed| {
-        refuse_cards(testbed)?;
-        card_connects(testbed, Peer::Tap, "")
-    };
-    cases.push(both.case("refused", Route::PLAIN, refused));
-    let unusable = Card { name: "no-iommu", options: &["e1000e"], ..CARDS[0] };
+    let unusable = Card { name: "no-iommu", ..E1000E };
     let refused = unusable.case("refused", Route::PLAIN, refuse_without_iommu);
     cases.push(refused.without_iommu().without_fpdus());
     cases
@@ -98,8 +100,8 @@ fn card_listens(testbed: &mut Testbed, peer: Peer) -> io::Result<String> {
 /// and opened again.
 fn two_cards(testbed: &mut Testbed) -> io::Result<String> {
     let [first, second] = testbed.card_addrs();
-    let line =
-        format!("two_devices pci:{CARD_BDF} pci:{SECOND_CARD_BDF} --addresses {first} {second}");
+    let devices = format!("pci:{} pci:{}", VIRTIO.bdf(), E1000E.bdf());
+    let line = format!("two_devices {devices} --addresses {first} {second}");
     let result = testbed.guest.run(&line, CARD_TIMEOUT)?;
     expect_exit_ok("two_devices", &result)?;
     Ok(last_line(&result.output).to_owned())

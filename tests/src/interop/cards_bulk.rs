@@ -9,7 +9,7 @@ use crate::interop::card::{CARD_TIMEOUT, Card, PATIENT, PEERS, Peer, family_opti
 use crate::interop::case::{CASE_TIMEOUT, Case, Route, failure};
 use crate::interop::guest::GuestCommand;
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::testbed::{SECOND_CARD_BDF, Testbed, program_error};
+use crate::interop::testbed::{Testbed, program_error};
 
 /// Port of iwperf.
 const PORT: u16 = 18515;
@@ -190,15 +190,16 @@ fn card_listens(testbed: &mut Testbed, peer: Peer, test: &str) -> io::Result<Str
     Ok(summary)
 }
 
-/// A program in C owns the EAL and the second card, whose buffers hold 2 KiB of a frame, and lends
-/// its queue to `iwperf server`: longer frames arrive in several buffers. The program requires that
-/// there are such frames, and that all buffers are back in the end.
+/// A program in C owns the EAL and a card, whose buffers hold 2 KiB of a frame, and lends its queue
+/// to `iwperf server`: longer frames arrive in several buffers. The program requires that there are
+/// such frames, and that all buffers are back in the end.
 pub(super) fn host_program_listens(testbed: &mut Testbed) -> io::Result<String> {
     let mtu = testbed.route().mtu;
-    let device = format!("port:{SECOND_CARD_BDF},queues=0,mempool=stack");
+    let bdf = testbed.card_bdf();
+    let device = format!("port:{bdf},queues=0,mempool=stack");
     let line = format!("server --once {PATIENT} --dev {device}");
     let line = format!("iwperf {line} --mtu {mtu} --address {}/24", testbed.card_addr());
-    let line = format!("host_program card {SECOND_CARD_BDF} {mtu} -- {line}");
+    let line = format!("host_program card {bdf} {mtu} -- {line}");
     let server = testbed.guest.start(&line)?;
     let (summary, output) = run_client_of(testbed, server, Peer::Siw, "write-bw")?;
     let scattered = output.lines().find_map(|line| line.strip_prefix("host: "));

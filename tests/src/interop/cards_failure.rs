@@ -11,7 +11,7 @@ use crate::interop::cards_bulk::{Transfer, transfer_during};
 use crate::interop::case::{CASE_TIMEOUT, Case, Route, failure};
 use crate::interop::guest::GuestCommand;
 use crate::interop::ping::expect_exit_ok;
-use crate::interop::testbed::{CARD_BDF, Testbed, last_line};
+use crate::interop::testbed::{Testbed, last_line};
 
 /// Duration of an outage.
 const OUTAGE: Duration = Duration::from_secs(2);
@@ -62,7 +62,7 @@ fn link_outage(testbed: &mut Testbed, peer: Peer) -> io::Result<String> {
     let server = PingServer::start(testbed, peer, &patient)?;
     let before = testbed.bytes_of_card()?;
     // It must not end before the outage. The other one emulates two processors that transfer.
-    let rounds = if peer == Peer::Tap { 1500 } else { 600 };
+    let rounds = if peer == Peer::Tap { 900 } else { 600 };
     let line = format!("client {} -V -S {SIZE} -C {rounds} {patient}", server.addr());
     let client = testbed.guest.start(&testbed.card_command("iwping", &line))?;
     // The link of some cards comes up in the moment before the first round. The stack reads its
@@ -162,7 +162,7 @@ fn unplug(testbed: &mut Testbed, peer: Peer) -> io::Result<String> {
     let line = format!("client {} -V -S {SIZE} {PATIENT}", server.addr());
     let client = testbed.guest.start(&testbed.card_command("iwping", &line))?;
     wait_for_bytes(testbed, &client, before + 10 * u64::from(SIZE))?;
-    testbed.guest.monitor("device_del card0")?;
+    testbed.unplug_card()?;
     // The guest's kernel waits five seconds before it asks for the card.
     let result = client.finish(CARD_TIMEOUT);
     let report = last_line(&result.output).to_owned();
@@ -176,8 +176,9 @@ fn unplug(testbed: &mut Testbed, peer: Peer) -> io::Result<String> {
     if let PingServer::Host(_, server) = &mut server {
         server.wait_for("a client failed", CASE_TIMEOUT)?;
     }
+    let bdf = testbed.card_bdf();
     let gone = format!(
-        "for i in $(seq 200); do [ -e /sys/bus/pci/devices/{CARD_BDF} ] || exit 0; sleep 0.1; \
+        "for i in $(seq 200); do [ -e /sys/bus/pci/devices/{bdf} ] || exit 0; sleep 0.1; \
          done; exit 1"
     );
     testbed.guest.run_ok(&gone)?;

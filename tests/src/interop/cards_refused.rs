@@ -3,13 +3,14 @@
 
 use std::io;
 
+use crate::interop::card::{Card, E1000E, VIRTIO};
 use crate::interop::case::{CASE_TIMEOUT, failure};
-use crate::interop::testbed::{CARD_BDF, SECOND_CARD_BDF, Testbed};
+use crate::interop::testbed::Testbed;
 
 /// A missing step: how to take it away and give it back, by commands of the guest, and what the
 /// error says of it.
 struct Step {
-    bdf: &'static str,
+    card: Card,
     expected: &'static [&'static str],
     take: String,
     give: String,
@@ -20,11 +21,11 @@ struct Step {
 }
 
 impl Step {
-    /// The card of this address is refused with an error that has these parts.
-    fn refuses(bdf: &'static str, expected: &'static [&str]) -> Self {
+    /// The card is refused with an error that has these parts.
+    fn refuses(card: Card, expected: &'static [&str]) -> Self {
         let nothing = || "true".to_owned();
         let (take, give) = (nothing(), nothing());
-        Self { bdf, expected, take, give, options: "", run: str::to_owned }
+        Self { card, expected, take, give, options: "", run: str::to_owned }
     }
 
     /// Takes the step away before, and gives it back.
@@ -48,9 +49,9 @@ fn as_user_with_little_memory(command: &str) -> String {
     format!("ulimit -l 64; {}", as_user(command))
 }
 
-/// Returns the steps that are taken away, of a virtio card and another, both bound to vfio-pci.
+/// Returns the steps that are taken away, of two cards that are bound to vfio-pci.
 fn steps() -> Vec<Step> {
-    let (virtio, other) = (CARD_BDF, SECOND_CARD_BDF);
+    let (virtio, other) = (&VIRTIO.bdf(), &E1000E.bdf());
     let unbind = |bdf: &str| format!("echo {bdf} >/sys/bus/pci/devices/{bdf}/driver/unbind");
     let bind = |bdf: &str| format!("echo {bdf} >/sys/bus/pci/drivers_probe");
     let driver_override = |bdf: &str, driver: &str| {
@@ -59,20 +60,20 @@ fn steps() -> Vec<Step> {
     let plug_in = "$(find / -xdev -name 'librte_net_e1000.so*' | grep pmds)";
     let moved = |from: &str, to: &str| format!("mv /dev/vfio/{from} /dev/vfio/{to}");
     vec![
-        Step::refuses(other, &["bound to no kernel driver", "driverctl set-override"])
+        Step::refuses(E1000E, &["bound to no kernel driver", "driverctl set-override"])
             .between(unbind(other), bind(other)),
-        Step::refuses(virtio, &["the kernel's driver virtio-pci", "loses the interface eth"])
+        Step::refuses(VIRTIO, &["the kernel's driver virtio-pci", "loses the interface eth"])
             .between(
                 [driver_override(virtio, ""), unbind(virtio), bind(virtio)].join("; "),
                 [driver_override(virtio, "vfio-pci"), unbind(virtio), bind(virtio)].join("; "),
             ),
-        Step::refuses(other, &["there is no /dev/vfio/vfio"])
+        Step::refuses(E1000E, &["there is no /dev/vfio/vfio"])
             .between(moved("vfio", "away"), moved("away", "vfio")),
-        Step::refuses(other, &["without hugepages", "sysctl vm.nr_hugepages="]).between(
+        Step::refuses(E1000E, &["without hugepages", "sysctl vm.nr_hugepages="]).between(
             "cp /proc/sys/vm/nr_hugepages /tmp; echo 0 >/proc/sys/vm/nr_hugepages",
             "cat /tmp/nr_hugepages >/proc/sys/vm/nr_hugepages",
         ),
-        Step::refuses(other, &["no poll-mode driver", "librte-net-e1000-23"]).between(
+        Step::refuses(E1000E, &["no poll-mode driver", "librte-net-e1000-23"]).between(
             format!(
                 "mkdir /tmp/away; for i in {plug_in}; do dirname $i >/tmp/where; \
                  mv $i /tmp/away; done"
@@ -81,16 +82,16 @@ fn steps() -> Vec<Step> {
         ),
         Step {
             run: as_user,
-            ..Step::refuses(other, &["opened: Permission denied", "chown USER /dev/vfio/"])
+            ..Step::refuses(E1000E, &["opened: Permission denied", "chown USER /dev/vfio/"])
         },
         Step {
             run: as_user_with_little_memory,
-            ..Step::refuses(other, &["may lock 64 KiB of memory", "ulimit -l unlimited"])
+            ..Step::refuses(E1000E, &["may lock 64 KiB of memory", "ulimit -l unlimited"])
         }
         .between(own_vfio("user"), own_vfio("0")),
         Step {
             options: "--shards 2",
-            ..Step::refuses(virtio, &["2 queues were requested, the device has at most 1"])
+            ..Step::refuses(VIRTIO, &["2 queues were requested, the device has at most 1"])
         },
     ]
 }
@@ -119,9 +120,9 @@ pub(super) fn refuse_cards(testbed: &Testbed) -> io::Result<()> {
 
 /// Expects a card to be refused while a user without rights serves clients over it.
 fn refuse_card_in_use(testbed: &Testbed) -> io::Result<()> {
-    let user = testbed.guest.start(&as_user(&server(testbed, SECOND_CARD_BDF)))?;
+    let user = testbed.guest.start(&as_user(&server(testbed, E1000E)))?;
     user.wait_for("waiting for clients", CASE_TIMEOUT)?;
-    let in_use = Step::refuses(SECOND_CARD_BDF, &["in use by process", "(iwping)"]);
+    let in_use = Step::refuses(E1000E, &["in use by process", "(iwping)"]);
     let outcome = expect_refusal(testbed, &in_use);
     user.kill()?;
     let _ = user.finish(CASE_TIMEOUT);
@@ -134,20 +135,21 @@ fn refuse_card_in_use(testbed: &Testbed) -> io::Result<()> {
 /// As [`refuse_cards`].
 pub(super) fn refuse_without_iommu(testbed: &mut Testbed) -> io::Result<String> {
     let parts = &["bound to no kernel driver", "turn the IOMMU on, which is off"];
-    expect_refusal(testbed, &Step::refuses(CARD_BDF, parts))?;
+    expect_refusal(testbed, &Step::refuses(E1000E, parts))?;
     Ok("refused".into())
 }
 
 /// The command line of a server over a card.
-fn server(testbed: &Testbed, bdf: &str) -> String {
-    format!("iwping server --dev pci:{bdf} --ip {}/24", testbed.card_addr())
+fn server(testbed: &Testbed, card: Card) -> String {
+    format!("iwping server --dev pci:{} --ip {}/24", card.bdf(), testbed.card_addr())
 }
 
 fn expect_refusal(testbed: &Testbed, step: &Step) -> io::Result<()> {
-    let Step { bdf, expected, options, run, .. } = step;
+    let Step { card, expected, options, run, .. } = step;
+    let bdf = card.bdf();
     let driver = format!("readlink /sys/bus/pci/devices/{bdf}/driver || true");
     let before = testbed.guest.run_ok(&driver)?;
-    let command = format!("{} {options}", server(testbed, bdf));
+    let command = format!("{} {options}", server(testbed, *card));
     let result = testbed.guest.run(&run(&command), CASE_TIMEOUT)?;
     let output = result.output.trim();
     let is_right = result.code == Some(1)

@@ -21,6 +21,8 @@ pub struct Case {
     pub is_quick: bool,
     /// Guest of the case.
     pub guest: GuestKind,
+    /// Number of the guest's card that the case is about.
+    pub card: usize,
     /// Path of the case.
     pub route: Route,
     /// Flags of Wireshark's TCP analysis that this case may cause for our segments: the last parts
@@ -47,6 +49,7 @@ impl Case {
             name: name.into(),
             is_quick: false,
             guest: GuestKind::Siw,
+            card: 0,
             route,
             expected_analysis: Vec::new(),
             packets_max: 8000,
@@ -61,17 +64,16 @@ impl Case {
         Self { is_quick: quick, ..self }
     }
 
-    /// Needs a guest with these cards for the stack.
+    /// Is about this card, in the guest that has cards for the stack.
     #[must_use]
-    pub fn with_cards(self, cards: &'static [&'static str]) -> Self {
-        Self { guest: GuestKind::Cards { cards, has_iommu: true }, ..self }
+    pub fn with_card(self, card: usize) -> Self {
+        Self { guest: GuestKind::Cards { has_iommu: true }, card, ..self }
     }
 
     /// The guest's IOMMU is off, so that none of its cards can be used.
     #[must_use]
     pub fn without_iommu(self) -> Self {
-        let GuestKind::Cards { cards, .. } = self.guest else { return self };
-        Self { guest: GuestKind::Cards { cards, has_iommu: false }, ..self }
+        Self { guest: GuestKind::Cards { has_iommu: false }, ..self }
     }
 
     /// Adds analysis flags that the case may cause for our segments.

@@ -23,13 +23,20 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 pub enum GuestKind {
     /// One card, for siw.
     Siw,
-    /// Further cards for the stack.
+    /// Further ones for the stack: [`GUEST_CARDS`].
     Cards {
-        /// As `scripts/nic-guest --card` takes them.
-        cards: &'static [&'static str],
         /// The IOMMU is on.
         has_iommu: bool,
     },
+}
+
+/// Cards for the stack, as `scripts/nic-guest --card` takes them.
+pub const GUEST_CARDS: [&str; 4] = ["virtio", "virtio:queues=2", "e1000e", "vmxnet3"];
+
+/// Returns the PCI address of a card of [`GUEST_CARDS`].
+#[must_use]
+pub fn card_bdf(number: usize) -> String {
+    format!("0000:{:02x}:00.0", number + 1)
 }
 
 /// A guest and its network; both are removed on drop.
@@ -150,26 +157,23 @@ impl Guest {
     /// # Errors
     /// If the guest does not boot in time.
     pub fn boot(log: &Path, kind: GuestKind) -> io::Result<Self> {
-        let GuestKind::Cards { cards, has_iommu } = kind else {
+        let GuestKind::Cards { has_iommu } = kind else {
             return Self::boot_with(log, &[]);
         };
         let mut command = Command::new(crate::workspace::root().join("scripts/nic-guest"));
         let iwping = program("iwping").ok_or_else(|| failure("iwping was not built"))?;
         command.env("FERROWARP_BIN", iwping.parent().unwrap_or(&iwping)).arg("--siw");
-        for card in cards {
+        for card in GUEST_CARDS {
             command.args(["--card", card]);
         }
         if !has_iommu {
             command.arg("--no-iommu");
         }
-        if cards.len() > 1 {
-            let both = program("examples/two_devices");
-            let both = both.ok_or_else(|| failure("examples/two_devices was not built"))?;
-            command.arg("--with").arg(both);
-            let host = host_program_build::build()?
-                .ok_or_else(|| failure(host_program_build::BUILD_HINT))?;
-            command.arg("--with").arg(host);
-        }
+        let both = program("examples/two_devices");
+        let both = both.ok_or_else(|| failure("examples/two_devices was not built"))?;
+        let host =
+            host_program_build::build()?.ok_or_else(|| failure(host_program_build::BUILD_HINT))?;
+        command.arg("--with").arg(both).arg("--with").arg(host);
         Self::serve(command, log)
     }
 

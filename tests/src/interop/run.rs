@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::capture::{self, Capture};
 use crate::interop::case::{Case, failure};
-use crate::interop::guest::GuestKind;
+use crate::interop::guest::{GUEST_CARDS, GuestKind};
 use crate::interop::tcp_analysis::{self, LostSegments};
 use crate::interop::testbed::Testbed;
 
@@ -85,8 +85,8 @@ fn open(folder: &Path, kind: GuestKind) -> io::Result<Testbed> {
     let (kernel, accel) = (testbed.guest.property("kernel"), testbed.guest.property("accel"));
     match kind {
         GuestKind::Siw => println!("siw of Linux {kernel} ({accel})"),
-        GuestKind::Cards { cards, has_iommu } => {
-            let cards = cards.join(", ");
+        GuestKind::Cards { has_iommu } => {
+            let cards = GUEST_CARDS.join(", ");
             let without = if has_iommu { "" } else { ", its IOMMU off" };
             println!("{cards} in Linux {kernel} ({accel}){without}");
         }
@@ -100,7 +100,7 @@ fn has_wrong_crc(file: &Path, sender: IpAddr) -> bool {
 }
 
 fn run_case(case: &Case, testbed: &mut Testbed, folder: &Path) -> io::Result<String> {
-    testbed.configure_route(case.route, folder)?;
+    testbed.configure(case, folder)?;
     let file = folder.join(CAPTURE_FILE);
     let (namespace, (sender, interface)) = (testbed.namespace(), testbed.captured());
     let capture = Capture::start_in_namespace(&namespace, &interface, case.packets_max, file)?;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::interop::case::{CASE_TIMEOUT, Route, Version, failure};
-use crate::interop::guest::{Guest, GuestKind};
+use crate::interop::case::{CASE_TIMEOUT, Case, Route, Version, failure};
+use crate::interop::guest::{self, Guest, GuestKind};
 use crate::netns;
 use crate::process::{ProcessResult, Running, program};
 
@@ -20,9 +20,6 @@ const CARD: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 3);
 const CARD_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 3);
 const SECOND_CARD: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 4);
 const SECOND_CARD_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 4);
-/// PCI addresses of the first and the second card.
-pub(super) const CARD_BDF: &str = "0000:01:00.0";
-pub(super) const SECOND_CARD_BDF: &str = "0000:02:00.0";
 
 /// Resources of a case.
 pub struct Testbed {
@@ -30,6 +27,7 @@ pub struct Testbed {
     pub guest: Guest,
     kind: GuestKind,
     route: Route,
+    card: usize,
     /// QEMU's process, and the MTU and netem options that its guest has: to set them again would
     /// take half a second. `None` while they are unknown.
     configured: Option<(String, u16, &'static str)>,
@@ -46,17 +44,18 @@ impl Testbed {
     pub fn open(folder: &Path, kind: GuestKind) -> io::Result<Self> {
         let guest = Guest::boot(&folder.join("guest.log"), kind)?;
         let folder = folder.to_path_buf();
-        Ok(Self { guest, kind, route: Route::PLAIN, configured: None, folder, count: 0 })
+        Ok(Self { guest, kind, route: Route::PLAIN, card: 0, configured: None, folder, count: 0 })
     }
 
-    /// Configures the path between both ends as `route`, with logs in `folder` from now on. Reboots
+    /// Configures the path between both ends for `case`, with logs in `folder` from now on. Reboots
     /// the guest if it has ended.
     ///
     /// # Errors
     /// If a command in the guest fails.
-    pub fn configure_route(&mut self, route: Route, folder: &Path) -> io::Result<()> {
+    pub fn configure(&mut self, case: &Case, folder: &Path) -> io::Result<()> {
+        let route = case.route;
         self.folder = folder.to_path_buf();
-        self.route = route;
+        (self.route, self.card) = (route, case.card);
         if !self.guest.is_up() {
             self.guest.reboot()?;
         }
@@ -113,6 +112,12 @@ impl Testbed {
         matches!(self.kind, GuestKind::Cards { .. })
     }
 
+    /// Returns the PCI address of the case's card.
+    #[must_use]
+    pub fn card_bdf(&self) -> String {
+        guest::card_bdf(self.card)
+    }
+
     /// Returns the address of the stack over a card in the guest.
     #[must_use]
     pub fn card_addr(&self) -> IpAddr {
@@ -141,39 +146,45 @@ impl Testbed {
         (self.stack_addr(), self.guest.property("interface"))
     }
 
-    /// Returns the command line, for the guest, of a program of the stack over its first card.
+    /// Returns the command line, for the guest, of a program of the stack over the case's card.
     #[must_use]
     pub fn card_command(&self, name: &str, arguments: &str) -> String {
         let (address, mtu) = (self.card_addr(), self.route.mtu);
-        let prefix_len = self.prefix_len();
-        format!(
-            "{name} {arguments} --dev pci:{CARD_BDF} --mtu {mtu} --address {address}/{prefix_len}"
-        )
+        let (bdf, prefix_len) = (self.card_bdf(), self.prefix_len());
+        format!("{name} {arguments} --dev pci:{bdf} --mtu {mtu} --address {address}/{prefix_len}")
     }
 
     fn prefix_len(&self) -> u8 {
         if self.route.version == Version::V4 { 24 } else { 64 }
     }
 
-    /// Sets the link of the guest's first card up or down.
+    /// Sets the link of the case's card up or down.
     ///
     /// # Errors
     /// If the guest has ended.
     pub fn set_card_link(&self, up: bool) -> io::Result<()> {
-        self.guest.monitor(&format!("set_link card0 {}", if up { "on" } else { "off" }))
+        self.guest.monitor(&format!("set_link card{} {}", self.card, if up { "on" } else { "off" }))
     }
 
-    /// Returns how many bytes of frames the first card has sent since the network was made.
+    /// Unplugs the case's card: the guest's kernel is asked for it.
+    ///
+    /// # Errors
+    /// If the guest has ended.
+    pub fn unplug_card(&self) -> io::Result<()> {
+        self.guest.monitor(&format!("device_del card{}", self.card))
+    }
+
+    /// Returns how many bytes of frames the case's card has sent since the network was made.
     ///
     /// # Errors
     /// If there is no such card.
     pub fn bytes_of_card(&self) -> io::Result<u64> {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace(), "cat"]);
-        command.arg("/sys/class/net/card0/statistics/rx_bytes");
+        command.arg(format!("/sys/class/net/card{}/statistics/rx_bytes", self.card));
         let output = command.output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        text.trim().parse().map_err(|_| failure("no interface of the first card"))
+        text.trim().parse().map_err(|_| failure("no interface of the card"))
     }
 
     /// Returns the network namespace of the bridge.
