@@ -13,11 +13,13 @@ use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
+use ferrowarp_proto::rdmap::send_queue::WqeHead;
+use ferrowarp_proto::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
-use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
+use ferrowarp_proto::verbs::wr::Sge;
 
 use crate::loopback::{self, LoopDevice};
 use crate::workload::{Transfer, Workload, payload};
@@ -218,26 +220,20 @@ impl EnginePair {
         let addr = u64::from(slot * size);
         let [from, to] =
             [&self.source, &self.sink].map(|end| Sge { addr, len: size, lkey: end.stag });
-        let payload = Payload::Gather([from].into());
-        let (sq, operation) = match self.transfer {
-            Transfer::Write => {
-                let operation = Operation::Write { payload, rkey: to.lkey, remote: to.addr };
-                (&mut self.source.sq, operation)
-            }
+        let (wr_id, flags) = (self.posted, SendFlags::SIGNALED);
+        let at = |remote: Sge| WqeHead { wr_id, flags, stag: remote.lkey, remote: remote.addr };
+        let posted = match self.transfer {
+            Transfer::Write => self.source.sq.post(WqeOpcode::Write, &at(to), from.into()),
             Transfer::Send => {
-                let sg_list = [to].into();
-                assert!(self.sink.rq.post(self.posted, &sg_list), "fewer outstanding than slots");
+                let received = self.sink.rq.post(wr_id, &[to]);
+                received.expect("fewer outstanding than slots");
                 self.sink.rq.publish();
-                let operation = Operation::Send { payload, solicited: false, invalidate: None };
-                (&mut self.source.sq, operation)
+                let head = WqeHead { wr_id, flags, ..WqeHead::default() };
+                self.source.sq.post(WqeOpcode::Send, &head, from.into())
             }
-            Transfer::Read => {
-                let operation = Operation::Read { sink: to, rkey: from.lkey, remote: from.addr };
-                (&mut self.sink.sq, operation)
-            }
+            Transfer::Read => self.sink.sq.post(WqeOpcode::Read, &at(from), to.into()),
         };
-        let wr = SendWr { wr_id: self.posted, operation, signaled: true, fence: false };
-        assert!(sq.post(&wr), "fewer outstanding than slots");
+        posted.expect("fewer outstanding than slots");
         self.posted += 1;
     }
 
@@ -271,11 +267,10 @@ impl Endpoint {
             pd: PD,
             send_cq: CqId(0),
             recv_cq: CqId(0),
-            max_send_wr: workload.depth,
-            max_recv_wr: workload.depth,
+            cap: QpCap::new(workload.depth, workload.depth),
         };
-        let (requester, sq) = Requester::with_producer(workload.depth);
-        let (recv_queue, rq) = BufferQueue::with_producer(workload.depth);
+        let (requester, sq) = Requester::with_producer(init.cap.sends);
+        let (recv_queue, rq) = BufferQueue::with_producer(init.cap.recvs);
         let qp = engine.create_qp_with(init, requester, recv_queue).expect("the first queue pair");
         Self { engine, arena, stag, qp, sq, rq }
     }

@@ -15,8 +15,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, Mr, Operation, Payload, Pd, Port, Qp, QpOptions,
-    SendWr, Wc, WcStatus,
+    Access, Config, ConnParam, Context, Cq, Mr, Pd, Port, Qp, QpOptions, Wc, WcStatus,
 };
 
 use crate::loopback::{self, FrameCounts, LoopDevice};
@@ -215,17 +214,16 @@ impl VerbsPair {
         let [posted, _] = self.progress[index];
         let wr_id = index as u64;
         let first_slot = wr_id * self.slot_count;
-        let wrs = (posted..posted + count).map(|number| {
+        let remote = sink.remote();
+        let mut post = self.source.qps[index].post();
+        for number in posted..posted + count {
             let slot = first_slot + number % self.slot_count;
             let slot = usize::try_from(slot).expect("below the arena's length");
             let offset = slot * size as usize;
-            let payload = Payload::Gather([source.sge(offset, size)].into());
-            let remote = sink.addr() + offset as u64;
-            let operation = Operation::Write { payload, rkey: sink.rkey(), remote };
-            SendWr { wr_id, operation, signaled: true, fence: false }
-        });
-        let (posted, error) = self.source.qps[index].post_sends(wrs);
-        assert_eq!((posted as u64, error), (count, None), "fewer outstanding than slots");
+            let place = remote.at(offset as u64);
+            post.write(source.sge(offset, size), place).wr_id(wr_id).signaled();
+        }
+        post.ring().expect("fewer outstanding than slots");
         self.posted += count;
         self.progress[index][0] += count;
     }

@@ -4,8 +4,9 @@
 //! that they build and pass on a stable toolchain.
 
 use ferrowarp_proto::ddp::memory::Access;
+use ferrowarp_proto::ddp::recv_queue::RqCap;
 use ferrowarp_proto::ddp::sgl::Sge;
-use ferrowarp_proto::ddp::untagged::{BufferQueue, UntaggedBuffer};
+use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::{ChecksumMode, ChecksumState};
 use ferrowarp_proto::mpa::deframer::{DeframeError, Deframer, OooPlacement, PartialMemory};
@@ -15,6 +16,7 @@ use ferrowarp_proto::mpa::markers::{Markers, wire_len};
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::mpa::stream_bytes::StreamBytes;
 use ferrowarp_proto::rdmap::requester::Requester;
+use ferrowarp_proto::rdmap::send_queue::SqCap;
 use ferrowarp_proto::rdmap::stream::{Indication, Stream};
 use ferrowarp_proto::time::{Instant, MILLISECOND};
 use ferrowarp_proto::wire::ddp::{Header, Version};
@@ -232,11 +234,12 @@ pub fn stream(data: &[u8]) {
     let foreign = arena.register(2560, 512, Access::ALL, PD + 1);
     let stags = [open, receive, read_only, foreign].map(u32::to_be_bytes);
 
-    let mut stream = Stream::new(PD, Requester::new(4), BufferQueue::new(4));
+    let mut stream =
+        Stream::new(PD, Requester::new(SqCap::new(4)), BufferQueue::new(RqCap::new(4)));
     stream.start(Version::Ietf, 2, 2);
     for wr_id in 0..4 {
         let sge = Sge { addr: 1024 + wr_id * 256, len: 200, lkey: receive };
-        assert!(stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list: [sge].into() }));
+        stream.recv_queue.post(wr_id, &[sge]).expect("there is room");
     }
     let mut received = 0;
     let mut out = [0; 1442];

@@ -13,7 +13,7 @@ use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, Event, RequestId};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
@@ -188,7 +188,7 @@ impl SegmentFixture {
     /// # Panics
     /// If it fails.
     pub fn create_qp(&mut self) -> QpId {
-        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 64, max_recv_wr: 16 };
+        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, cap: QpCap::new(64, 16) };
         self.engine.create_qp(init).expect("works")
     }
 }

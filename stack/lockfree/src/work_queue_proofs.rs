@@ -4,6 +4,7 @@
 use ferrowarp_proto::rdmap::operation::{Operation, SendWr, SgList, Sge};
 use ferrowarp_proto::rdmap::requester::{Admission, Rejection};
 use ferrowarp_proto::rdmap::send_queue::wqe::OpcodeSet;
+use ferrowarp_proto::verbs::qp::QpCap;
 use ferrowarp_proto::verbs::work_queues::WorkQueues;
 use ferrowarp_proto::verbs::wr::Payload;
 use loom::thread;
@@ -24,10 +25,11 @@ fn request(wr_id: u64) -> SendWr {
 fn sends_arrive_once_in_order_whole() {
     const COUNT: u64 = 2;
     loom::model(|| {
-        let WorkQueues { mut requester, sends: mut producer, .. } = WorkQueues::new(1, 1);
+        let WorkQueues { mut requester, sends: mut producer, .. } =
+            WorkQueues::new(QpCap::new(1, 1));
         let application = thread::spawn(move || {
             for wr_id in 1..=COUNT {
-                while !producer.post(&request(wr_id)) {
+                while request(wr_id).post_to(&mut producer).is_err() {
                     thread::yield_now();
                 }
                 producer.publish();
@@ -55,10 +57,11 @@ fn sends_arrive_once_in_order_whole() {
 fn receives_arrive_once_in_order_whole() {
     const COUNT: u64 = 2;
     loom::model(|| {
-        let WorkQueues { recv_queue: mut queue, recvs: mut producer, .. } = WorkQueues::new(1, 1);
+        let WorkQueues { recv_queue: mut queue, recvs: mut producer, .. } =
+            WorkQueues::new(QpCap::new(1, 1));
         let application = thread::spawn(move || {
             for wr_id in 1..=COUNT {
-                while !producer.post(wr_id, &list(wr_id)) {
+                while producer.post(wr_id, &list(wr_id)).is_err() {
                     thread::yield_now();
                 }
                 producer.publish();
@@ -66,11 +69,13 @@ fn receives_arrive_once_in_order_whole() {
         });
         let mut next = 1;
         while next <= COUNT {
-            let Some(buffer) = queue.pop_front() else {
+            let Some(buffer) = queue.front() else {
                 thread::yield_now();
                 continue;
             };
-            assert_eq!((buffer.wr_id, buffer.sg_list), (next, list(next)));
+            assert_eq!(buffer.wr_id(), next);
+            assert!(buffer.sges().eq(list(next).iter().copied()));
+            queue.pop_front();
             queue.publish_retired();
             next += 1;
         }

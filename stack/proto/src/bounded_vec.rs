@@ -76,12 +76,6 @@ impl<T, const MAX: usize> BoundedVec<T, MAX> {
         Ok(all)
     }
 
-    /// Creates a vector of the first elements of an iterator, at most `MAX`.
-    #[inline(always)]
-    pub(crate) fn first_of(elements: impl Iterator<Item = T>) -> Self {
-        Self(elements.take(MAX).collect())
-    }
-
     /// Returns the elements.
     #[inline]
     #[must_use]

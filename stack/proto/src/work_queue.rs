@@ -28,12 +28,54 @@ pub(crate) mod slots;
 /// Slots that are loaded ahead, at most; processors load the rest of a longer sequence themselves.
 const PREFETCHED_SLOT_COUNT: u64 = 4;
 
+/// Reason why a request was refused (verbs: the error of `ibv_post_send`, `ibv_post_recv` and
+/// `ibv_post_srq_recv`). Nothing of it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue already holds the maximum number of requests.
+    #[error("the queue is full; poll completions before posting more")]
+    QueueFull,
+    /// The state of the queue pair does not allow the request.
+    #[error("the queue pair is not connected")]
+    WrongState,
+    /// The list has more elements than the queue was made for.
+    #[error("the list has more elements than the queue was made for: raise its maximum")]
+    TooManySges,
+    /// There are more inline bytes than the queue was made for.
+    #[error("there are more inline bytes than the queue was made for: raise its maximum")]
+    InlineTooLong,
+    /// The message is longer than 2^32-1 bytes.
+    #[error("the message is longer than 4294967295 bytes")]
+    TooLong,
+    /// RDMA Read or atomic operation on a connection with ORD 0.
+    #[error("the connection grants no RDMA Reads or atomic operations (ORD is 0)")]
+    NoReads,
+    /// The word of an atomic operation is not at a multiple of eight, or its sink is not eight
+    /// bytes.
+    #[error("an atomic operation needs a remote word at a multiple of 8 and a sink of 8 bytes")]
+    Misaligned,
+    /// Atomic operation or Immediate Data on a connection without RFC 7306.
+    #[error("the connection has no atomic operations and no immediate data (RFC 7306)")]
+    Unsupported,
+    /// The queue pair is attached to a shared receive queue.
+    #[error("the queue pair takes buffers from a shared receive queue: post there")]
+    SharedReceives,
+    /// No shared receive queue has this handle.
+    #[error("no such shared receive queue")]
+    NoSuchSrq,
+    /// No queue pair has this handle.
+    #[error("no such queue pair")]
+    NoSuchQp,
+}
+
 /// Application's side.
 #[derive(Debug)]
 pub(crate) struct Producer {
     slots: Slots,
     /// Number of the queue in its memory.
-    queue: u32,
+    queue: u8,
+    max: RequestMax,
     /// Requests that surely find room, as far as is known of those that are retired.
     room: u32,
     /// Slots filled since creation.
@@ -84,8 +126,17 @@ pub const WORK_REQUESTS_MAX: usize = 1 << 26;
 pub(crate) struct Shape {
     /// Maximum number of requests, no more than [`WORK_REQUESTS_MAX`].
     pub(crate) count_max: usize,
-    /// Maximum number of slots of a request.
-    pub(crate) slot_count_max: usize,
+    /// What each request may have.
+    pub(crate) max: RequestMax,
+}
+
+/// What a request may have at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestMax {
+    pub(crate) slot_count: u8,
+    pub(crate) sge_count: u8,
+    /// Words of inline bytes.
+    pub(crate) inline_words: u8,
 }
 
 /// Creates work queues of the given shapes in one memory. That is for queues of one owner: the
@@ -99,14 +150,17 @@ pub(crate) fn work_queues<const N: usize>(
     for Shape { count_max, .. } in shapes {
         assert!(count_max <= WORK_REQUESTS_MAX, "{count_max} requests in a queue");
     }
-    let rings = Slots::rings(shapes.map(|shape| shape.count_max * shape.slot_count_max));
+    let rings =
+        Slots::rings(shapes.map(|shape| shape.count_max * usize::from(shape.max.slot_count)));
     let lines = rings[0].lines.clone();
     let mut shapes = (0..).zip(shapes);
     let queues = rings.map(|slots| {
-        let (queue, Shape { count_max, .. }) = shapes.next().expect("a ring for each shape");
+        let (queue, Shape { count_max, max }) = shapes.next().expect("a ring for each shape");
         let count_max = u32::try_from(count_max).expect("no more requests than slots");
         let posted = u64::from(count_max).wrapping_neg();
-        let producer = Producer { slots: slots.clone(), queue, room: count_max, tail: 0, posted };
+        let room = count_max;
+        let producer = Producer { slots: slots.clone(), queue, max, room, tail: 0, posted };
+        let queue = u32::from(queue);
         let consumer = Consumer { slots, queue, count_max, taken: 0, cached_tail: 0, retired: 0 };
         (producer, consumer)
     });
@@ -115,24 +169,32 @@ pub(crate) fn work_queues<const N: usize>(
 
 impl Producer {
     /// Has `emit` encode a request, which [`Producer::publish`] passes to the stack, in the slots
-    /// from the given number on; it returns how many it has filled. `false`, with nothing done, if
-    /// the queue is full.
+    /// from the given number on; it returns how many it has filled.
+    ///
+    /// # Errors
+    /// `QueueFull`; nothing was done.
     #[inline(always)]
-    pub(crate) fn post(&mut self, emit: impl FnOnce(&Slots, u64) -> u64) -> bool {
+    pub(crate) fn post(&mut self, emit: impl FnOnce(&Slots, u64) -> u64) -> Result<(), PostError> {
         if self.room == 0 {
             let retired = self.slots.lines.retired(self.queue as usize).load(Ordering::Acquire);
             #[expect(clippy::cast_possible_truncation, reason = "at most the maximum number")]
             let room = retired.wrapping_sub(self.posted) as u32;
             self.room = room;
             if room == 0 {
-                return false;
+                return Err(PostError::QueueFull);
             }
         }
         // The slots of retired requests are free, and there are enough for those that remain.
         self.tail += emit(&self.slots, self.tail);
         self.room -= 1;
         self.posted = self.posted.wrapping_add(1);
-        true
+        Ok(())
+    }
+
+    /// Returns what a request may have.
+    #[inline(always)]
+    pub(crate) const fn max(&self) -> RequestMax {
+        self.max
     }
 
     /// Makes the requests posted so far visible to the stack. A plain store with release.
@@ -235,7 +297,7 @@ mod tests {
         const SLOTS: [u64; 2] = [2, 3];
         let shapes = [(3, SLOTS[0]), (2, SLOTS[1])].map(|(count_max, slot_count)| Shape {
             count_max,
-            slot_count_max: usize::try_from(slot_count).unwrap(),
+            max: RequestMax { slot_count: slot_count as u8, ..RequestMax::default() },
         });
         let (queues, tails) = work_queues(shapes);
         let mut queues = queues.into_iter().zip(SLOTS).zip([3_u64, 2]).collect::<Vec<_>>();
@@ -249,8 +311,8 @@ mod tests {
                     }
                     *slot_count
                 };
-                (0..*count_max).for_each(|_| assert!(producer.post(emit)));
-                assert!(!producer.post(emit), "full");
+                (0..*count_max).for_each(|_| assert_eq!(producer.post(emit), Ok(())));
+                assert_eq!(producer.post(emit), Err(PostError::QueueFull));
                 producer.publish();
             }
             let published = [0, 1].map(|at| round * queues[at].1 * queues[at].0.1);

@@ -192,6 +192,16 @@ pub enum CreateError {
         /// The most that a queue can have.
         limit: usize,
     },
+    /// Requests are to have more elements or inline bytes than any can.
+    #[error("{option} of {wanted} is not possible: ask for {limit} or less")]
+    RequestTooLong {
+        /// Name of the option.
+        option: &'static str,
+        /// What was asked for.
+        wanted: usize,
+        /// The most that a request can have.
+        limit: usize,
+    },
     /// The context has no shard of that number.
     #[error(
         "there is no shard {shard}: the context has {count}, numbered from 0; raise `shards` of \

@@ -9,7 +9,7 @@ use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, RequestId};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::seq::Seq;
@@ -146,7 +146,7 @@ impl FpduFixture {
     }
 
     pub(super) fn create_qp(&mut self) -> QpId {
-        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 16, max_recv_wr: 16 };
+        let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, cap: QpCap::new(16, 16) };
         let qp = self.engine.create_qp(init).expect("a free queue pair");
         self.qp = Some(qp);
         qp

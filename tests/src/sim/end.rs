@@ -216,7 +216,7 @@ impl End {
     }
 
     fn create_qp_as(&mut self, shard: usize, id: QpId, init: QpInit) {
-        let queues = (Requester::new(init.max_send_wr), BufferQueue::new(init.max_recv_wr));
+        let queues = (Requester::new(init.cap.sends), BufferQueue::new(init.cap.recvs));
         let stream = self.arena.regions().new_stream_id();
         let created = self.shard_mut(shard).create_qp_as(id, stream, init, queues.0, queues.1);
         created.expect("a free queue pair");

@@ -3,7 +3,7 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::srq::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
@@ -25,7 +25,7 @@ pub const PORT: u16 = 7174;
 pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] {
     let params = [0, 1].map(|end| world.param(end));
     let cq = CqId(number);
-    let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 64, max_recv_wr: 64 };
+    let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, cap: QpCap::new(64, 64) };
     let qps =
         [0, 1].map(|end: usize| world.ends[end].engine.create_qp(init).expect("a free queue pair"));
     if let Some(srq) = srq {
@@ -128,7 +128,7 @@ impl Connected {
 /// Settings of queue pairs with this many requests in each queue.
 #[must_use]
 pub const fn qp_init(max_send_wr: usize, max_recv_wr: usize) -> QpInit {
-    QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr, max_recv_wr }
+    QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, cap: QpCap::new(max_send_wr, max_recv_wr) }
 }
 
 /// Returns the next event of an end, within 30 seconds.

@@ -7,7 +7,7 @@ use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use super::packet::{arp_reply, is_tcp};
@@ -110,8 +110,7 @@ impl SystemUnderTest for EngineUnderTest {
             }
             ["connect"] => {
                 let cq = CqId(0);
-                let init =
-                    QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
+                let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, cap: QpCap::new(4, 4) };
                 let qp = self.engine.create_qp(init).map_err(|error| error.to_string())?;
                 self.qp = Some(qp);
                 let peer = SocketAddr::new(address(&self.settings, 1), PEER_PORT);

@@ -8,7 +8,7 @@ use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState};
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
 use ferrowarp_proto::wire::rdmap::Opcode;
@@ -24,7 +24,7 @@ const PASS_MAX: usize = 64;
 const SEND: Opcode = Opcode::Send { invalidate: false, solicited: false };
 
 fn init(cq: CqId) -> QpInit {
-    QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 64 }
+    QpInit { pd: PD, send_cq: cq, recv_cq: cq, cap: QpCap::new(1, 64) }
 }
 
 /// Connects a queue pair with completions to `cq`, and receives posted.
@@ -57,7 +57,7 @@ impl Overrun {
         let first = connected(&mut fx, 5000, CQ);
         let other = connected(&mut fx, 5001, CqId(1));
         let create = |_| {
-            let qp = fx.engine.create_qp(QpInit { max_recv_wr: 1, ..init(CQ) }).unwrap();
+            let qp = fx.engine.create_qp(QpInit { cap: QpCap::new(1, 1), ..init(CQ) }).unwrap();
             fx.engine.post_recv(qp, RecvWr { wr_id: 0, sg_list: Default::default() }).unwrap();
             qp
         };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
 use ferrowarp_tests::longest_poll::LongestPoll;
@@ -64,8 +64,7 @@ impl FlushFixture {
     /// A queue pair in the error state with `count` receives to flush to `cq`.
     fn ended(&mut self, cq: u32, count: usize) -> QpId {
         let cq = CqId(cq);
-        let init =
-            QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: count.max(1) };
+        let init = QpInit { pd: PD, send_cq: cq, recv_cq: cq, cap: QpCap::new(1, count.max(1)) };
         let qp = self.engine.create_qp(init).unwrap();
         for wr_id in 0..count as u64 {
             self.engine.post_recv(qp, RecvWr { wr_id, sg_list: Default::default() }).unwrap();

@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, Event};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
 use ferrowarp_tests::{process, test_name};
@@ -18,7 +18,7 @@ const IDLE_NS: u64 = 2 * SECOND;
 const PORT: u16 = 4420;
 
 fn queue_pairs(world: &mut World, end: usize) -> Vec<QpId> {
-    let init = QpInit { pd: 1, send_cq: CqId(0), recv_cq: CqId(0), max_send_wr: 4, max_recv_wr: 4 };
+    let init = QpInit { pd: 1, send_cq: CqId(0), recv_cq: CqId(0), cap: QpCap::new(4, 4) };
     (0..CONNECTIONS).map(|_| world.ends[end].engine.create_qp(init).unwrap()).collect()
 }
 

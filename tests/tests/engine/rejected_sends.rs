@@ -32,10 +32,10 @@ impl Pair {
     fn new(cq_len: usize) -> Self {
         let options = WorldOptions { cq_len, arena_len: ARENA_LEN, ..WorldOptions::new(31) };
         let mut world = World::new(&options);
-        let (requester, sq) = Requester::with_producer(SEND_COUNT_MAX);
         let init = qp_init(SEND_COUNT_MAX, 1);
-        let active =
-            world.ends[0].engine.create_qp_with(init, requester, BufferQueue::new(1)).unwrap();
+        let (requester, sq) = Requester::with_producer(init.cap.sends);
+        let recv_queue = BufferQueue::new(init.cap.recvs);
+        let active = world.ends[0].engine.create_qp_with(init, requester, recv_queue).unwrap();
         let passive = world.ends[1].engine.create_qp(init).unwrap();
         let rkey = world.ends[1].arena.register(0, ARENA_LEN as u64, Access::ALL, PD);
         Self { world, qps: [active, passive], sq, rkey }
@@ -48,7 +48,7 @@ impl Pair {
     /// Posts requests, and has the engine take them.
     fn post(&mut self, requests: impl IntoIterator<Item = SendWr>) {
         for wr in requests {
-            assert!(self.sq.post(&wr));
+            wr.post_to(&mut self.sq).unwrap();
         }
         self.sq.publish();
         let (count, is_left) = self.world.ends[0].engine.take_sends(self.qps[0], SEND_COUNT_MAX);

@@ -6,7 +6,7 @@ use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event, ReadDepths};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState};
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
 use ferrowarp_proto::wire::ddp::{Tagged, Untagged, Version};
@@ -567,7 +567,7 @@ fn whole_fpdus_keep_a_closed_connection() {
 #[test]
 fn too_many_connections_error_names_its_limit() {
     let mut fx = SegmentFixture::new(|config| config.connections_max = 1);
-    let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, max_send_wr: 1, max_recv_wr: 1 };
+    let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, cap: QpCap::new(1, 1) };
     let remote = (address(0), 9).into();
     let mut connect = || {
         let qp = fx.engine.create_qp(init).unwrap();

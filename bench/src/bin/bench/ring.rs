@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use ferrowarp::device::{DeviceSpec, DpdkDevice, OpenConfig, open, register_current_thread};
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, EndReason, Event, Listener, Mr, Operation, Payload, Pd,
-    Qp, QpOptions, QpState, SendWr, TcpStats, Wc, WcStatus,
+    Access, Config, ConnParam, Context, Cq, EndReason, Event, Listener, Mr, Pd, Qp, QpOptions,
+    QpState, RemoteAddr, TcpStats, Wc, WcStatus,
 };
 
 /// First of the ports on which a sink listens.
@@ -249,13 +249,12 @@ impl End {
     #[inline]
     pub(crate) fn write(&self, index: usize, count: usize, write: &Write) -> Result<()> {
         let &Write { rkey, addr, offset, len } = write;
-        let wrs = (0..count).map(|_| {
-            let payload = Payload::Gather([self.mr.sge(offset, len)].into());
-            let operation = Operation::Write { payload, rkey, remote: addr + offset as u64 };
-            SendWr { wr_id: index as u64, operation, signaled: true, fence: false }
-        });
-        let (posted, error) = self.qps[index].post_sends(wrs);
-        error.map_or(Ok(()), |error| Err(error).context(format!("{posted} of {count} posted")))
+        let remote = RemoteAddr { addr: addr + offset as u64, rkey };
+        let mut post = self.qps[index].post();
+        for _ in 0..count {
+            post.write(self.mr.sge(offset, len), remote).wr_id(index as u64).signaled();
+        }
+        post.ring().map(drop).with_context(|| format!("{count} requests"))
     }
 
     pub(crate) fn mr(&self) -> &Mr {

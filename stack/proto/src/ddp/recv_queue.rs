@@ -1,7 +1,8 @@
 //! Receive queue in memory (verbs: RQ): a [work queue](crate::work_queue) of untagged buffers.
 //!
-//! Each request has the same number of slots, enough for the longest scatter/gather list, and the
-//! first holds three elements. So requests are counted without a look at them.
+//! Each request has the same number of slots, a power of two that is enough for the longest
+//! scatter/gather list that the queue was made for; the first holds three elements. So requests are
+//! counted without a look at them.
 //!
 //! | Word | Bits | Content |
 //! |---|---|---|
@@ -13,10 +14,12 @@
 
 #![expect(clippy::cast_possible_truncation, reason = "fields are cut out of words")]
 
+use std::collections::VecDeque;
+
 use crate::ddp::regions::Stag;
-use crate::ddp::sgl::{SGE_COUNT_MAX, SgList, Sge};
+use crate::ddp::sgl::{SGE_COUNT_MAX, Sge};
 use crate::work_queue::slots::{SLOT_WORDS, Slot, Slots};
-use crate::work_queue::{Consumer, Producer, Shape, Tails, work_queues};
+use crate::work_queue::{Consumer, PostError, Producer, RequestMax, Shape, Tails, work_queues};
 
 /// Word of the work request ID.
 const WR_ID: usize = 0;
@@ -24,8 +27,37 @@ const WR_ID: usize = 0;
 const COUNT: usize = 1;
 /// First word of the SGEs.
 const SGES: usize = 2;
-/// Slots of each request.
-const SLOT_COUNT: usize = (SGES + 2 * SGE_COUNT_MAX).div_ceil(SLOT_WORDS);
+
+/// Capacity of a receive queue (verbs: the fields of `ibv_qp_cap` for receives, or of
+/// `ibv_srq_attr`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RqCap {
+    /// Outstanding requests.
+    pub max_recv_wr: usize,
+    /// Scatter/gather elements of a request, at most [`SGE_COUNT_MAX`].
+    pub max_recv_sge: usize,
+}
+
+impl RqCap {
+    /// A queue whose requests have two slots: 6 elements at most.
+    #[must_use]
+    pub const fn new(max_recv_wr: usize) -> Self {
+        Self { max_recv_wr, max_recv_sge: 6 }
+    }
+
+    /// Shape of its work queue.
+    ///
+    /// # Panics
+    /// If a request is to have more elements than any may.
+    pub(crate) const fn shape(self) -> Shape {
+        let Self { max_recv_wr, max_recv_sge } = self;
+        assert!(max_recv_sge <= SGE_COUNT_MAX);
+        let slots = (SGES + 2 * max_recv_sge).div_ceil(SLOT_WORDS).next_power_of_two();
+        let (slot_count, sge_count) = (slots as u8, max_recv_sge as u8);
+        let max = RequestMax { slot_count, sge_count, inline_words: 0 };
+        Shape { count_max: max_recv_wr, max }
+    }
+}
 
 /// Application's side of a receive queue.
 #[derive(Debug)]
@@ -35,43 +67,49 @@ pub struct RqProducer(Producer);
 #[derive(Debug)]
 pub struct RqConsumer {
     ring: Consumer,
+    /// Binary logarithm of the slots of each request.
+    slot_shift: u8,
 }
 
-/// Creates a receive queue for at most `count_max` requests, which shares its memory with no other.
-/// Zeroes 128 to 256 bytes for each: the ring is a power of two.
+/// Creates a receive queue of this capacity, which shares its memory with no other. Zeroes 64 to
+/// 128 bytes for each slot: the ring is a power of two.
+///
+/// # Panics
+/// As [`work_queues`]; if a request is to have more elements than any may.
 #[must_use]
-pub fn recv_queue(count_max: usize) -> (RqProducer, RqConsumer, Tails<1>) {
-    let ([queue], tails) = work_queues([shape(count_max)]);
+pub fn recv_queue(cap: RqCap) -> (RqProducer, RqConsumer, Tails<1>) {
+    let ([queue], tails) = work_queues([cap.shape()]);
     let (producer, consumer) = from_work_queue(queue);
     (producer, consumer, tails)
 }
 
-/// Shape of a receive queue for at most `count_max` requests.
-pub(crate) const fn shape(count_max: usize) -> Shape {
-    Shape { count_max, slot_count_max: SLOT_COUNT }
-}
-
-/// Returns the two sides of a receive queue, of a work queue of its [`shape`].
+/// Returns the two sides of a receive queue, over a work queue of its shape.
 pub(crate) fn from_work_queue((producer, ring): (Producer, Consumer)) -> (RqProducer, RqConsumer) {
-    (RqProducer(producer), RqConsumer { ring })
+    let slot_shift = producer.max().slot_count.ilog2() as u8;
+    (RqProducer(producer), RqConsumer { ring, slot_shift })
 }
 
 impl RqProducer {
-    /// Encodes a request, which [`RqProducer::publish`] passes to the stack; `false`, with nothing
-    /// done, if the queue is full.
+    /// Encodes a request, which [`RqProducer::publish`] passes to the stack.
+    ///
+    /// # Errors
+    /// `QueueFull`, `TooManySges`; nothing was posted.
     #[inline(always)]
-    #[must_use]
-    pub fn post(&mut self, wr_id: u64, sg_list: &SgList) -> bool {
+    pub fn post(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
+        let RequestMax { slot_count, sge_count, .. } = self.0.max();
+        if list.len() > usize::from(sge_count) {
+            return Err(PostError::TooManySges);
+        }
         self.0.post(|slots, number| {
             let first = slots.get(number);
             first.store(WR_ID, wr_id);
-            first.store(COUNT, sg_list.len() as u64);
-            for (index, sge) in sg_list.iter().enumerate() {
+            first.store(COUNT, list.len() as u64);
+            for (index, sge) in list.iter().enumerate() {
                 let (slot, word) = place_of_sge(slots, first, number, index);
                 slot.store(word, sge.addr);
                 slot.store(word + 1, u64::from(sge.len) | u64::from(sge.lkey) << 32);
             }
-            SLOT_COUNT as u64
+            slot_count.into()
         })
     }
 
@@ -112,18 +150,29 @@ impl RqConsumer {
     /// [`RqConsumer::publish_retired`].
     #[inline]
     pub(crate) const fn pop_front(&mut self) {
-        self.ring.take(SLOT_COUNT as u64);
+        self.ring.take(1 << self.slot_shift);
     }
 
     /// Returns the number of requests that have left the queue since creation.
     #[inline]
     pub(crate) const fn taken(&self) -> u64 {
-        self.ring.taken() / SLOT_COUNT as u64
+        self.ring.taken() >> self.slot_shift
     }
 
     /// Returns the number of requests. Loads the tail.
     pub(crate) fn len(&self) -> usize {
-        self.ring.published_slots() as usize / SLOT_COUNT
+        self.ring.published_slots() as usize >> self.slot_shift
+    }
+
+    /// Capacity of a queue for one of its requests.
+    pub(crate) fn cap_of_one(&self) -> RqCap {
+        let max_recv_sge = ((SLOT_WORDS << self.slot_shift) - SGES) / 2;
+        RqCap { max_recv_wr: 1, max_recv_sge: max_recv_sge.min(SGE_COUNT_MAX) }
+    }
+
+    /// Returns a queue for copies of its requests.
+    pub(crate) const fn new_copies(&self) -> RecvWqeCopies {
+        RecvWqeCopies { words: VecDeque::new(), stride: SLOT_WORDS << self.slot_shift }
     }
 
     /// Returns the maximum number of requests.
@@ -148,7 +197,7 @@ pub struct RecvWqe<'a> {
     number: u64,
 }
 
-impl RecvWqe<'_> {
+impl<'a> RecvWqe<'a> {
     /// Work request ID, returned in the completion.
     #[inline(always)]
     #[must_use]
@@ -162,19 +211,95 @@ impl RecvWqe<'_> {
         (self.first.load(COUNT) as u8 == 1).then(|| self.sge(0))
     }
 
-    /// Scatter/gather list, filled front to back.
+    /// Scatter/gather elements, filled front to back.
     #[inline]
-    #[must_use]
-    pub fn sg_list(&self) -> SgList {
+    pub fn sges(self) -> impl Iterator<Item = Sge> + Clone {
         let count = usize::from(self.first.load(COUNT) as u8);
-        SgList::first_of((0..count).map(|index| self.sge(index)))
+        (0..count).map(move |index| self.sge(index))
     }
 
     #[inline(always)]
     fn sge(&self, index: usize) -> Sge {
         let (slot, word) = place_of_sge(self.slots, self.first, self.number, index);
-        let rest = slot.load(word + 1);
-        Sge { addr: slot.load(word), len: rest as u32, lkey: (rest >> 32) as Stag }
+        sge_of(slot.load(word), slot.load(word + 1))
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let slot = self.slots.get(self.number + (index / SLOT_WORDS) as u64);
+        slot.load(index % SLOT_WORDS)
+    }
+}
+
+/// Returns the SGE in two words.
+#[inline(always)]
+const fn sge_of(addr: u64, rest: u64) -> Sge {
+    Sge { addr, len: rest as u32, lkey: (rest >> 32) as Stag }
+}
+
+/// Copies of the requests of one receive queue, oldest first: the words of their slots.
+#[derive(Debug)]
+pub(crate) struct RecvWqeCopies {
+    words: VecDeque<u64>,
+    /// Words of a request.
+    stride: usize,
+}
+
+impl RecvWqeCopies {
+    /// Returns the number of copies.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len() / self.stride
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// Appends a copy.
+    pub(crate) fn push_back(&mut self, wqe: &RecvWqe<'_>) {
+        let Self { words, stride } = self;
+        words.extend((0..*stride).map(|word| wqe.word(word)));
+    }
+
+    /// Puts a copy before the others.
+    pub(crate) fn push_front(&mut self, wqe: &RecvWqe<'_>) {
+        for word in (0..self.stride).rev() {
+            self.words.push_front(wqe.word(word));
+        }
+    }
+
+    /// Moves the oldest copies of `from`, which has such copies too, to the end of this queue: at
+    /// most `count`. Returns their number.
+    pub(crate) fn take_front(&mut self, from: &mut Self, count: usize) -> usize {
+        let count = count.min(from.len());
+        self.words.extend(from.words.drain(..count * from.stride));
+        count
+    }
+
+    /// Moves all copies of `from`, which has such copies too, before those of this queue.
+    pub(crate) fn put_back(&mut self, from: &mut Self) {
+        while let Some(word) = from.words.pop_back() {
+            self.words.push_front(word);
+        }
+    }
+
+    /// Removes the oldest copy; returns its work request ID.
+    #[cfg(test)]
+    pub(crate) fn pop_front(&mut self) -> Option<u64> {
+        self.words.drain(..self.stride.min(self.words.len())).next()
+    }
+
+    /// Removes the oldest copy, and posts it to a queue; `false` if there is none, or the queue
+    /// does not take it.
+    pub(crate) fn post_front(&mut self, to: &mut RqProducer) -> bool {
+        let mut words = self.words.drain(..self.stride.min(self.words.len()));
+        let (Some(wr_id), Some(count)) = (words.next(), words.next()) else { return false };
+        let mut list = [Sge::default(); SGE_COUNT_MAX];
+        let list = &mut list[..usize::from(count as u8)];
+        for sge in &mut *list {
+            let (Some(addr), Some(rest)) = (words.next(), words.next()) else { return false };
+            *sge = sge_of(addr, rest);
+        }
+        to.post(wr_id, list).is_ok()
     }
 }
 

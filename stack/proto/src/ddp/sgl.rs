@@ -4,10 +4,10 @@ use crate::bounded_vec::BoundedVec;
 use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
 use crate::ddp::regions::{AccessScope, Stag};
 
-/// Maximum number of scatter/gather elements per request.
-pub const SGE_COUNT_MAX: usize = 6;
-/// Maximum number of inline bytes per request.
-pub const INLINE_LEN_MAX: usize = 96;
+/// Scatter/gather elements per request, at most; a queue may have a lower maximum.
+pub const SGE_COUNT_MAX: usize = 32;
+/// Inline bytes per request, at most; a queue may have a lower maximum.
+pub const INLINE_LEN_MAX: usize = 256;
 
 /// Scatter/gather element (verbs: `ibv_sge`): `len` bytes at `addr` of the region `lkey`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub fn len(list: &[Sge]) -> u64 {
 pub fn gather(
     memory: &impl Memory,
     scope: AccessScope,
-    list: &[Sge],
+    list: impl IntoIterator<Item = Sge>,
     offset: u64,
     out: &mut [u8],
 ) -> Result<(), MemoryFault> {
@@ -61,7 +61,7 @@ pub fn gather(
 pub fn resolve_source(
     memory: &impl Memory,
     scope: AccessScope,
-    list: &[Sge],
+    list: impl IntoIterator<Item = Sge>,
     offset: u64,
     len_max: usize,
 ) -> Result<Option<MemoryRange>, MemoryFault> {
@@ -76,7 +76,7 @@ pub fn resolve_source(
 pub fn scatter(
     memory: &impl Memory,
     scope: AccessScope,
-    list: &[Sge],
+    list: impl IntoIterator<Item = Sge>,
     offset: u64,
     bytes: &[u8],
 ) -> Result<(), MemoryFault> {
@@ -92,10 +92,14 @@ pub fn scatter(
 
 /// Returns the ranges `(element, address, length)` that cover `len` bytes from `offset` on. An
 /// address that would wrap is saturated, so that `resolve` refuses it.
-fn slices(list: &[Sge], offset: u64, len: usize) -> impl Iterator<Item = (&Sge, u64, usize)> {
+fn slices(
+    list: impl IntoIterator<Item = Sge>,
+    offset: u64,
+    len: usize,
+) -> impl Iterator<Item = (Sge, u64, usize)> {
     let mut skip = offset;
     let mut left = len as u64;
-    list.iter().filter_map(move |sge| {
+    list.into_iter().filter_map(move |sge| {
         let size = u64::from(sge.len);
         let start = skip.min(size);
         skip -= start;
@@ -122,9 +126,9 @@ mod tests {
             for count in 0..=(12 - offset as usize) {
                 arena.write(0, &[0; 64]);
                 let bytes: Vec<u8> = (1..=count as u8).collect();
-                scatter(&arena, 1.into(), &list, offset, &bytes).unwrap();
+                scatter(&arena, 1.into(), list, offset, &bytes).unwrap();
                 let mut gathered = vec![0; count];
-                gather(&arena, 1.into(), &list, offset, &mut gathered).unwrap();
+                gather(&arena, 1.into(), list, offset, &mut gathered).unwrap();
                 assert_eq!(gathered, bytes, "offset {offset}");
                 assert_eq!(arena.read(0, 64).iter().filter(|&&o| o != 0).count(), count);
             }
@@ -136,10 +140,7 @@ mod tests {
         let arena = VecMemory::new(64);
         let stag = arena.register(0, 64, Access::ALL, 1);
         let list = [Sge { addr: u64::MAX, len: 8, lkey: stag }];
-        assert_eq!(gather(&arena, 1.into(), &list, 4, &mut [0; 2]), Err(MemoryFault::Wrap));
-        assert_eq!(
-            gather(&arena, 2.into(), &list, 0, &mut [0; 2]),
-            Err(MemoryFault::NotAssociated)
-        );
+        assert_eq!(gather(&arena, 1.into(), list, 4, &mut [0; 2]), Err(MemoryFault::Wrap));
+        assert_eq!(gather(&arena, 2.into(), list, 0, &mut [0; 2]), Err(MemoryFault::NotAssociated));
     }
 }

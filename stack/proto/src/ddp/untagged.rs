@@ -1,26 +1,12 @@
 //! Queue of untagged buffers at the Data Sink (RFC 5041 sections 4.3, 5.3 and 7.1).
 
 use crate::ddp::memory::{Access, Memory, MemoryFault, MemoryRange};
-use crate::ddp::recv_queue::{RecvWqe, RqConsumer, RqProducer, recv_queue};
+use crate::ddp::recv_queue::{RecvWqe, RecvWqeCopies, RqCap, RqConsumer, RqProducer, recv_queue};
 use crate::ddp::regions::AccessScope;
-use crate::ddp::sgl::{self, SgList};
+use crate::ddp::sgl::{self, Sge};
 use crate::wire::ddp::Untagged;
 use crate::wire::seq::Seq;
-
-/// Untagged buffer: holds one untagged message.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UntaggedBuffer {
-    /// Work request ID, returned in the completion.
-    pub wr_id: u64,
-    /// Scatter/gather list, filled front to back.
-    pub sg_list: SgList,
-}
-
-impl From<RecvWqe<'_>> for UntaggedBuffer {
-    fn from(wqe: RecvWqe<'_>) -> Self {
-        Self { wr_id: wqe.wr_id(), sg_list: wqe.sg_list() }
-    }
-}
+use crate::work_queue::PostError;
 
 /// Delivered untagged message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,19 +56,19 @@ pub struct BufferQueue {
 }
 
 impl BufferQueue {
-    /// Creates a queue for at most `count_max` buffers; the first message has MSN 1. Buffers are
+    /// Creates a queue of this capacity; the first message has MSN 1. Buffers are
     /// posted with [`BufferQueue::post`].
     #[must_use]
-    pub fn new(count_max: usize) -> Self {
-        let (queue, producer) = Self::with_producer(count_max);
+    pub fn new(cap: RqCap) -> Self {
+        let (queue, producer) = Self::with_producer(cap);
         Self { producer: Some(Box::new(producer)), ..queue }
     }
 
     /// As [`BufferQueue::new`], for buffers that the application posts with the returned producer,
     /// on any thread. Zeroes 128 to 256 bytes per buffer: the ring is a power of two.
     #[must_use]
-    pub fn with_producer(count_max: usize) -> (Self, RqProducer) {
-        let (producer, rq, _) = recv_queue(count_max);
+    pub fn with_producer(cap: RqCap) -> (Self, RqProducer) {
+        let (producer, rq, _) = recv_queue(cap);
         (Self::of(rq), producer)
     }
 
@@ -98,12 +84,24 @@ impl BufferQueue {
         if self.producer.is_some() { self.rq.count_max() - self.rq.len() } else { 0 }
     }
 
-    /// Appends a buffer; `false` if the queue is full, or the application posts itself.
-    pub fn post(&mut self, buffer: &UntaggedBuffer) -> bool {
+    /// Appends a buffer.
+    ///
+    /// # Errors
+    /// `QueueFull`, also if the application posts itself; `TooManySges`.
+    pub fn post(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
+        self.publish_retired();
+        let producer = self.producer.as_mut().ok_or(PostError::QueueFull)?;
+        // req: DDP-005
+        let posted = producer.post(wr_id, list);
+        producer.publish();
+        posted
+    }
+
+    /// Appends the oldest of these copies; `false` if there is none, or the queue is full.
+    pub(crate) fn post_copy(&mut self, copies: &mut RecvWqeCopies) -> bool {
         self.publish_retired();
         let Some(producer) = &mut self.producer else { return false };
-        // req: DDP-005
-        let is_posted = producer.post(buffer.wr_id, &buffer.sg_list);
+        let is_posted = copies.post_front(producer);
         producer.publish();
         is_posted
     }
@@ -160,15 +158,15 @@ impl BufferQueue {
         }
         let offset = u64::from(self.next_mo);
         let end = offset + payload.len() as u64;
-        let (wr_id, sg_list) = (buffer.wr_id(), buffer.sg_list());
+        let (wr_id, list) = (buffer.wr_id(), buffer.sges());
         // Section 7.1: the payload ends within the buffer.
         // req: DDP-004, DDP-147, DDP-181, RDMAP-172
-        if end > sgl::len(&sg_list) {
+        if end > list.clone().map(|sge| u64::from(sge.len)).sum() {
             return Err(UntaggedFault::TooLong { wr_id });
         }
         let Ok(end) = u32::try_from(end) else { return Err(UntaggedFault::TooLong { wr_id }) };
         // Section 5.2: placement; a buffer that is not registered as claimed is a local error.
-        sgl::scatter(memory, scope, &sg_list, offset, payload)
+        sgl::scatter(memory, scope, list, offset, payload)
             .map_err(|fault| UntaggedFault::Local { wr_id, fault })?;
         // req: DDP-097, DDP-118
         self.next_mo = end;
@@ -226,11 +224,11 @@ impl BufferQueue {
         self.deliver_first(self.next_mo + len)
     }
 
-    /// Removes the oldest buffer, to flush it.
-    pub fn pop_front(&mut self) -> Option<UntaggedBuffer> {
-        let buffer = self.rq.front()?.into();
+    /// Removes the oldest buffer, to flush it; returns its work request ID.
+    pub fn pop_front(&mut self) -> Option<u64> {
+        let wr_id = self.rq.front()?.wr_id();
         self.rq.pop_front();
-        Some(buffer)
+        Some(wr_id)
     }
 
     /// Returns the oldest buffer.
@@ -252,11 +250,10 @@ mod tests {
 
     fn queue(arena: &VecMemory, lens: &[u32]) -> BufferQueue {
         let stag = arena.register(0, 64, Access::LOCAL_WRITE, 1);
-        let mut queue = BufferQueue::new(lens.len());
+        let mut queue = BufferQueue::new(RqCap::new(lens.len()));
         for (index, &len) in lens.iter().enumerate() {
             let sge = Sge { addr: index as u64 * 16, len, lkey: stag };
-            let sg_list = [sge].into();
-            assert!(queue.post(&UntaggedBuffer { wr_id: index as u64, sg_list }));
+            queue.post(index as u64, &[sge]).unwrap();
         }
         queue
     }

@@ -7,7 +7,7 @@ use crate::device::test_device::{self, HeapFrame, TestDevice};
 use crate::engine::Engine;
 use crate::time::{Instant, MILLISECOND};
 use crate::verbs::cm::ConnParam;
-use crate::verbs::qp::QpInit;
+use crate::verbs::qp::{QpCap, QpInit};
 use crate::verbs::wc::{Completions, CqId, Wc};
 use crate::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, MAX_HEADER_LEN, Segment};
 
@@ -56,7 +56,7 @@ fn connection_in_a_reused_slot_is_listed_once() {
     let config = EngineConfig::new("198.18.0.1".parse().unwrap(), 24, 7);
     let mut engine = Engine::new(config, TestDevice::new(), VecMemory::new(64), NoCompletions);
     let (now, cq) = (Instant::ZERO, CqId(0));
-    let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
+    let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, cap: QpCap::new(4, 4) };
     for is_replaced in [true, false] {
         let qp = engine.create_qp(init).unwrap();
         let remote = "198.18.0.2:4420".parse().unwrap();
@@ -81,7 +81,7 @@ fn full_transmit_queue_keeps_no_entries_of_ended_connections() {
     let mut engine = Engine::new(config, TestDevice::new(), VecMemory::new(64), NoCompletions);
     engine.cx.device.tx_free = 0;
     let (mut now, cq) = (Instant::ZERO, CqId(0));
-    let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 4, max_recv_wr: 4 };
+    let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, cap: QpCap::new(4, 4) };
     for _ in 0..1000 {
         let qp = engine.create_qp(init).unwrap();
         engine.connect(now, qp, "198.18.0.2:4420".parse().unwrap(), &ConnParam::default()).unwrap();

@@ -1,11 +1,13 @@
 //! Operations that the ULP can post to a stream.
 
 use crate::bounded_vec::{BoundedVec, LengthError};
-use crate::ddp::atomic::ATOMIC_LEN;
 pub use crate::ddp::regions::Bind;
 use crate::ddp::regions::Stag;
 pub use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX, SgList, Sge};
+use crate::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
+use crate::rdmap::send_queue::{SqProducer, WqeHead, WqePayload};
 pub use crate::wire::rdmap_extensions::{AtomicOp, ImmediateData};
+use crate::work_queue::PostError;
 
 /// Maximum length of a message in bytes (RFC 5040 section 1.1).
 pub const MESSAGE_LEN_MAX: u32 = u32::MAX;
@@ -49,6 +51,14 @@ impl Payload {
     #[must_use]
     pub const fn empty() -> Self {
         Self::Inline(BoundedVec::new())
+    }
+
+    /// Returns it as the encoder takes it.
+    fn as_wqe(&self) -> WqePayload<'_> {
+        match self {
+            Self::Gather(list) => WqePayload::Gather(list),
+            Self::Inline(bytes) => WqePayload::Inline(bytes),
+        }
     }
 
     /// Returns the length in bytes; more than [`MESSAGE_LEN_MAX`] is refused when posted.
@@ -119,15 +129,63 @@ impl Operation {
         matches!(self, Self::Atomic { .. } | Self::Immediate { .. } | Self::WriteImmediate { .. })
     }
 
-    /// True for an atomic operation on an unaligned word, or with a sink that is not eight bytes.
+    /// Returns the opcode.
     #[must_use]
-    pub const fn is_misaligned(&self) -> bool {
-        const LEN: u64 = ATOMIC_LEN as u64;
+    pub const fn opcode(&self) -> WqeOpcode {
         match self {
-            Self::Atomic { sink, remote, .. } => {
-                !remote.is_multiple_of(LEN) || sink.len as u64 != LEN
+            Self::Send { .. } => WqeOpcode::Send,
+            Self::Write { .. } => WqeOpcode::Write,
+            Self::WriteImmediate { .. } => WqeOpcode::WriteImmediate,
+            Self::Read { .. } => WqeOpcode::Read,
+            Self::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WqeOpcode::FetchAdd,
+            Self::Atomic { op: AtomicOp::Swap { .. }, .. } => WqeOpcode::Swap,
+            Self::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => WqeOpcode::CmpSwap,
+            Self::Immediate { .. } => WqeOpcode::Immediate,
+            Self::Bind(_) => WqeOpcode::Bind,
+            Self::Invalidate { .. } => WqeOpcode::Invalidate,
+        }
+    }
+}
+
+impl SendWr {
+    /// Posts it to a send queue.
+    ///
+    /// # Errors
+    /// [`PostError`]; the rights of the connection are not checked.
+    pub fn post_to(&self, queue: &mut SqProducer) -> Result<(), PostError> {
+        let wr_id = self.wr_id;
+        let flags = SendFlags::SIGNALED.when(self.signaled).and(SendFlags::FENCE.when(self.fence));
+        let solicited = |is_set: &bool| flags.and(SendFlags::SOLICITED.when(*is_set));
+        let head = WqeHead { wr_id, flags, stag: 0, remote: 0 };
+        match &self.operation {
+            Operation::Send { payload, solicited: is_set, invalidate } => {
+                let flags = solicited(is_set);
+                let flags = flags.and(SendFlags::INVALIDATE.when(invalidate.is_some()));
+                let head = WqeHead { flags, stag: invalidate.unwrap_or(0), ..head };
+                queue.post(WqeOpcode::Send, &head, payload.as_wqe())
             }
-            _ => false,
+            Operation::Write { payload, rkey: stag, remote } => {
+                let head = WqeHead { stag: *stag, remote: *remote, ..head };
+                queue.post(WqeOpcode::Write, &head, payload.as_wqe())
+            }
+            Operation::Read { sink, rkey: stag, remote } => {
+                let head = WqeHead { stag: *stag, remote: *remote, ..head };
+                queue.post(WqeOpcode::Read, &head, WqePayload::Gather(&[*sink]))
+            }
+            Operation::Atomic { op, sink, rkey: stag, remote } => {
+                let head = WqeHead { stag: *stag, remote: *remote, ..head };
+                queue.post_atomic(&head, *op, sink)
+            }
+            Operation::Immediate { data, solicited: is_set } => {
+                queue.post_immediate(&WqeHead { flags: solicited(is_set), ..head }, *data)
+            }
+            Operation::WriteImmediate { payload, rkey, remote, data, solicited: is_set } => {
+                let (flags, stag, remote) = (solicited(is_set), *rkey, *remote);
+                let head = WqeHead { wr_id, flags, stag, remote };
+                queue.post_write_immediate(&head, *data, payload.as_wqe())
+            }
+            Operation::Bind(bind) => queue.post_bind(wr_id, flags, bind),
+            Operation::Invalidate { stag } => queue.post_invalidate(wr_id, flags, *stag),
         }
     }
 }

@@ -15,8 +15,8 @@ use crate::ddp::sgl;
 use crate::device::Device;
 use crate::rdmap::segment::{self, Chunk, SegmentBuilder};
 use crate::rdmap::segment_train::{SegmentTrain, TrainShape, TxSource};
-use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags, WqeOpcode};
-use crate::rdmap::send_queue::{self, SqConsumer, SqProducer};
+use crate::rdmap::send_queue::wqe::{SendFlags, Wqe, WqeOpcode};
+use crate::rdmap::send_queue::{self, SqCap, SqConsumer, SqProducer};
 use crate::wire::ddp::{TAGGED_LEN, UNTAGGED_LEN, Version};
 use crate::wire::rdmap::READ_REQUEST_LEN;
 use crate::wire::rdmap_extensions::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
@@ -74,22 +74,20 @@ impl Requester {
         self.sq.prefetch_last::<D>(unbuilt);
     }
 
-    /// Creates a send queue for at most `count_max` requests, which are posted by
-    /// [`Requester::post`].
+    /// Creates a send queue whose requests are posted by [`Requester::post`].
     #[must_use]
-    pub fn new(count_max: usize) -> Self {
-        let (requester, producer) = Self::with_producer(count_max);
+    pub fn new(cap: SqCap) -> Self {
+        let (requester, producer) = Self::with_producer(cap);
         Self { producer: Some(Box::new(producer)), ..requester }
     }
 
-    /// Creates a send queue for at most `count_max` requests, which the application posts with the
-    /// returned producer, on any thread. Zeroes 160 to 288 bytes per request: the ring is a power
-    /// of two.
+    /// Creates a send queue to which the application posts with the returned producer, on any
+    /// thread.
     #[must_use]
-    pub fn with_producer(count_max: usize) -> (Self, SqProducer) {
-        let ([queue], _) = work_queues([send_queue::shape(count_max)]);
+    pub fn with_producer(cap: SqCap) -> (Self, SqProducer) {
+        let ([queue], _) = work_queues([cap.shape()]);
         let (producer, sq) = send_queue::from_work_queue(queue);
-        (Self::of(sq, count_max), producer)
+        (Self::of(sq, cap.max_send_wr), producer)
     }
 
     /// Creates the requester of a send queue for at most `count_max` requests.
@@ -208,7 +206,7 @@ impl Requester {
         // req: RDMAP-217, RDMAP-237
         credit
             && !entry.opcode().is_local()
-            && (!entry.flags().contains(WqeFlags::FENCE) || self.outstanding.is_empty())
+            && (!entry.flags().contains(SendFlags::FENCE) || self.outstanding.is_empty())
     }
 
     /// True if a message has been built in part.
@@ -383,9 +381,9 @@ fn resolve_source(
         return None;
     }
     if wqe.payload_count() == 1 {
-        return sgl::resolve_source(memory, scope, &[wqe.sge(0)], offset, len_max).ok()?;
+        return sgl::resolve_source(memory, scope, [wqe.sge(0)], offset, len_max).ok()?;
     }
-    sgl::resolve_source(memory, scope, &wqe.sg_list(), offset, len_max).ok()?
+    sgl::resolve_source(memory, scope, wqe.sges(), offset, len_max).ok()?
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use crate::ddp::memory::{Access, Memory, MemoryFault};
 use crate::ddp::regions::{AccessScope, Stag};
 use crate::ddp::sgl::{self, Sge};
-use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags};
+use crate::rdmap::send_queue::wqe::{SendFlags, Wqe};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 use crate::wire::rdmap::{Opcode, QN_READ_REQUEST, QN_SEND, READ_REQUEST_LEN, ReadRequest};
 use crate::wire::rdmap_extensions::{ATOMIC_REQUEST_LEN, AtomicRequest, IMMEDIATE_LEN};
@@ -127,7 +127,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
     /// Builds an Immediate Data message.
     #[cold]
     pub(super) fn immediate(&mut self, wqe: &Wqe<'_>, msn: u32) -> BuiltSegment {
-        let solicited = wqe.flags().contains(WqeFlags::SOLICITED);
+        let solicited = wqe.flags().contains(SendFlags::SOLICITED);
         self.write_untagged_header(Opcode::Immediate { solicited }, QN_SEND, msn);
         self.out[UNTAGGED_LEN..UNTAGGED_LEN + IMMEDIATE_LEN].copy_from_slice(&wqe.immediate());
         single_segment(IMMEDIATE_LEN)
@@ -154,7 +154,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
             wqe.copy_inline(usize::try_from(offset).expect("inline data is short"), body);
             return Ok(());
         }
-        sgl::gather(self.memory, self.scope, &wqe.sg_list(), offset, body)
+        sgl::gather(self.memory, self.scope, wqe.sges(), offset, body)
     }
 
     /// Checks the sink before the request is sent, so that the peer never responds to an unusable
@@ -172,7 +172,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
 #[inline]
 pub(super) fn send_header(version: Version, wqe: &Wqe<'_>, offset: u64, msn: u32) -> Untagged {
     let invalidate = wqe.invalidate();
-    let solicited = wqe.flags().contains(WqeFlags::SOLICITED);
+    let solicited = wqe.flags().contains(SendFlags::SOLICITED);
     let opcode = Opcode::Send { invalidate: invalidate.is_some(), solicited };
     Untagged {
         last: false,

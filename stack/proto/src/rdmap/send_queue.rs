@@ -1,15 +1,52 @@
-//! Send queue in memory (verbs: SQ): a [work queue](crate::work_queue) of [`SendWr`]s, each encoded
-//! in one slot or two ([`wqe`]).
+//! Send queue in memory (verbs: SQ): a [work queue](crate::work_queue) of send requests, each encoded
+//! in as many slots as it needs ([`wqe`]).
 //!
 //! The state of a request is not here but in the requester's entry of it.
 
+use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX};
 use crate::device::Device;
-use crate::rdmap::operation::{MESSAGE_LEN_MAX, SendWr};
-use crate::work_queue::{Consumer, Producer, Shape};
+use crate::work_queue::{Consumer, Producer, RequestMax, Shape};
 use wqe::{Control, Wqe};
 
 mod encode;
 pub mod wqe;
+
+pub use encode::{WqeHead, WqePayload};
+
+/// Capacity of a send queue (verbs: the fields of `ibv_qp_cap` for sends).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SqCap {
+    /// Outstanding requests.
+    pub max_send_wr: usize,
+    /// Scatter/gather elements of a request, at most [`SGE_COUNT_MAX`].
+    pub max_send_sge: usize,
+    /// Inline bytes of a request, at most [`INLINE_LEN_MAX`]; rounded up to whole words.
+    pub max_inline_data: usize,
+}
+
+impl SqCap {
+    /// A queue whose requests have two slots at most: 6 elements, 96 inline bytes.
+    #[must_use]
+    pub const fn new(max_send_wr: usize) -> Self {
+        Self { max_send_wr, max_send_sge: 6, max_inline_data: 96 }
+    }
+
+    /// Shape of its work queue. Inline bytes have whole words.
+    ///
+    /// # Panics
+    /// If a request is to have more elements or inline bytes than any may.
+    #[expect(clippy::cast_possible_truncation, reason = "both are small")]
+    pub(crate) const fn shape(self) -> Shape {
+        let Self { max_send_wr, max_send_sge, max_inline_data } = self;
+        assert!(max_send_sge <= SGE_COUNT_MAX && max_inline_data <= INLINE_LEN_MAX);
+        let max = RequestMax {
+            slot_count: wqe::slot_count_max(max_send_sge, max_inline_data) as u8,
+            sge_count: if max_send_sge == 0 { 1 } else { max_send_sge as u8 },
+            inline_words: max_inline_data.div_ceil(wqe::WORD_LEN) as u8,
+        };
+        Shape { count_max: max_send_wr, max }
+    }
+}
 
 /// Application's side of a send queue.
 #[derive(Debug)]
@@ -19,12 +56,7 @@ pub struct SqProducer(Producer);
 #[derive(Debug)]
 pub(crate) struct SqConsumer(Consumer);
 
-/// Shape of a send queue for at most `count_max` requests.
-pub(crate) const fn shape(count_max: usize) -> Shape {
-    Shape { count_max, slot_count_max: wqe::SLOT_COUNT_MAX }
-}
-
-/// Returns the two sides of a send queue, of a work queue of its [`shape`].
+/// Returns the two sides of a send queue, over a work queue of its shape.
 pub(crate) fn from_work_queue(
     (producer, consumer): (Producer, Consumer),
 ) -> (SqProducer, SqConsumer) {
@@ -32,15 +64,6 @@ pub(crate) fn from_work_queue(
 }
 
 impl SqProducer {
-    /// Encodes a request, which [`SqProducer::publish`] passes to the stack; `false`, with nothing
-    /// done, if the queue is full. The caller has checked the request ([`SendWr::check`]).
-    #[inline(always)]
-    #[must_use]
-    pub fn post(&mut self, wr: &SendWr) -> bool {
-        debug_assert!(wr.operation.len() <= u64::from(MESSAGE_LEN_MAX), "checked before");
-        self.0.post(|slots, number| encode::encode(slots, number, wr))
-    }
-
     /// Makes the requests posted so far visible to the stack. A plain store with release.
     #[inline]
     pub fn publish(&mut self) {

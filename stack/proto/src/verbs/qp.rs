@@ -1,5 +1,7 @@
 //! Queue pair attributes.
 
+use crate::ddp::recv_queue::RqCap;
+use crate::rdmap::send_queue::SqCap;
 use crate::verbs::wc::CqId;
 
 /// Attributes for the creation of a queue pair (verbs: `ibv_qp_init_attr`).
@@ -11,10 +13,25 @@ pub struct QpInit {
     pub send_cq: CqId,
     /// Completion queue of the receive queue.
     pub recv_cq: CqId,
-    /// Maximum number of outstanding send requests (verbs: `ibv_qp_cap`).
-    pub max_send_wr: usize,
-    /// Maximum number of outstanding receive requests.
-    pub max_recv_wr: usize,
+    /// Capacities of its work queues.
+    pub cap: QpCap,
+}
+
+/// Capacities of a queue pair's work queues (verbs: `ibv_qp_cap`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpCap {
+    /// Of the send queue.
+    pub sends: SqCap,
+    /// Of the receive queue.
+    pub recvs: RqCap,
+}
+
+impl QpCap {
+    /// So many requests, each of two slots at most.
+    #[must_use]
+    pub const fn new(max_send_wr: usize, max_recv_wr: usize) -> Self {
+        Self { sends: SqCap::new(max_send_wr), recvs: RqCap::new(max_recv_wr) }
+    }
 }
 
 /// State of a queue pair (verbs: `ibv_qp_state`).

@@ -216,7 +216,7 @@ impl QueuePairs {
             return Err(SrqError::OtherDomain);
         }
         // For the buffer of the message that is arriving.
-        qp.stream.recv_queue = BufferQueue::new(1);
+        qp.stream.recv_queue = BufferQueue::new(queue.cap_of_one());
         qp.srq = Some(SrqUsage::new(srq.index));
         queue.qp_count += 1;
         Ok(())
@@ -233,7 +233,7 @@ impl QueuePairs {
         wr: RecvWr,
     ) -> Result<(), PostError> {
         let queue = verbs.srq(srq).map_err(|_| PostError::NoSuchSrq)?;
-        if queue.post(&wr) { Ok(()) } else { Err(PostError::QueueFull) }
+        queue.post(&wr)
     }
 
     /// At the end of a pass, or of a call that has processed received data: accounts for the shared
@@ -289,10 +289,13 @@ mod tests {
 
     use super::*;
     use crate::ddp::memory::{Access, MemoryFault};
+    use crate::ddp::recv_queue::RqCap;
     use crate::ddp::recv_queue::recv_queue;
     use crate::ddp::sgl::SgList;
     use crate::ddp::vec_memory::VecMemory;
+    use crate::rdmap::send_queue::SqCap;
     use crate::verbs::cm::Event;
+    use crate::verbs::qp::QpCap;
     use crate::verbs::srq::SrqBuffers;
     use crate::verbs::wc::{CqId, Wc};
 
@@ -311,16 +314,17 @@ mod tests {
         const COUNT: u32 = 3000;
         let arena = Rc::new(VecMemory::new(64));
         let cq = CqId(0);
-        let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+        let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, cap: QpCap::new(1, 1) };
         let mut verbs = Verbs::new(Rc::clone(&arena), NullCq, 4);
         let mut engine = QueuePairs::new(COUNT as usize);
-        let (producer, rq, _) = recv_queue(64);
+        let (producer, rq, _) = recv_queue(RqCap::new(64));
         let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 1));
         let srq = verbs.create_srq(1, buffers, 0).unwrap();
         let qps: Vec<_> = (0..COUNT)
             .map(|_| {
                 let stream = arena.regions().new_stream_id();
-                let (requester, recv_queue) = (Requester::new(1), BufferQueue::new(1));
+                let (requester, recv_queue) =
+                    (Requester::new(SqCap::new(1)), BufferQueue::new(RqCap::new(1)));
                 let qp = engine.create(None, stream, init, requester, recv_queue).unwrap();
                 engine.attach_srq(&mut verbs, qp, srq).unwrap();
                 qp
@@ -334,7 +338,7 @@ mod tests {
             for _ in 0..count {
                 let usage = engine.by_id_mut(qp).and_then(|qp| qp.srq.as_mut()).unwrap();
                 let queue = verbs.srq(srq).unwrap();
-                queue.pop().unwrap();
+                assert!(queue.pop_to(&mut BufferQueue::new(queue.cap_of_one())));
                 queue.commit(qp, usage);
                 verbs.on_srq_used(srq.index);
             }
@@ -360,11 +364,18 @@ mod tests {
     fn qp_bound_stag_is_refused_to_another_engines_qp() {
         let arena = Rc::new(VecMemory::new(64));
         let cq = CqId(0);
-        let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, max_send_wr: 1, max_recv_wr: 1 };
+        let init = QpInit { pd: 1, send_cq: cq, recv_cq: cq, cap: QpCap::new(1, 1) };
         let mut engines = [(); 2].map(|()| QueuePairs::new(4));
         let create = |qps: &mut QueuePairs| {
             let stream = arena.regions().new_stream_id();
-            qps.create(None, stream, init, Requester::new(1), BufferQueue::new(1)).unwrap()
+            qps.create(
+                None,
+                stream,
+                init,
+                Requester::new(init.cap.sends),
+                BufferQueue::new(init.cap.recvs),
+            )
+            .unwrap()
         };
         let qps = [0, 1].map(|at: usize| create(&mut engines[at]));
         assert_eq!(qps[0], qps[1], "each engine numbers its own");

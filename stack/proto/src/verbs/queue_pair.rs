@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
-use crate::ddp::untagged::{BufferQueue, DeliveredMessage, UntaggedBuffer};
+use crate::ddp::untagged::{BufferQueue, DeliveredMessage};
 use crate::rdmap::operation::ImmediateData;
 use crate::rdmap::requester::{Admission, DoneRequest, Rejection, RequestOutcome, Requester};
 use crate::rdmap::send_queue::wqe::OpcodeSet;
@@ -123,17 +123,14 @@ impl Qp {
         wr: &SendWr,
     ) -> Result<(), PostError> {
         match self.state {
+            // req: DDP-127
             QpState::Idle | QpState::Connecting | QpState::Closing => {
-                wr.check(SendRights { reads: true, extensions: true })?;
-                // req: DDP-127
                 return Err(PostError::WrongState);
             }
-            QpState::Rts => wr.check(self.send_rights())?,
-            QpState::Error => wr.check(SendRights { reads: true, extensions: true })?,
+            QpState::Rts => self.send_rights().check(wr.operation.opcode())?,
+            QpState::Error => {}
         }
-        if !self.stream.requester.post(wr) {
-            return Err(PostError::QueueFull);
-        }
+        self.stream.requester.post(wr)?;
         if self.state == QpState::Error {
             self.start_flush(verbs);
         }
@@ -199,9 +196,7 @@ impl Qp {
         if self.srq.is_some() {
             return Err(PostError::SharedReceives);
         }
-        if !self.stream.recv_queue.post(&UntaggedBuffer { wr_id: wr.wr_id, sg_list: wr.sg_list }) {
-            return Err(PostError::QueueFull);
-        }
+        self.stream.recv_queue.post(wr.wr_id, &wr.sg_list)?;
         self.on_recvs_posted(verbs);
         Ok(())
     }

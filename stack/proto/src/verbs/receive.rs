@@ -316,7 +316,7 @@ impl Qp {
             verbs.counters.srq_caps_reached += 1;
             return false;
         }
-        let taken = srq.pop().is_some_and(|buffer| self.stream.recv_queue.post(&buffer));
+        let taken = srq.pop_to(&mut self.stream.recv_queue);
         verbs.on_srq_used(usage.index());
         taken
     }
@@ -325,11 +325,12 @@ impl Qp {
     /// in error.
     fn return_srq_buffer<M, C>(&mut self, verbs: &mut Verbs<M, C>) {
         let Some(index) = self.srq.map(|usage| usage.index()) else { return };
-        match self.stream.recv_queue.pop_front() {
+        match self.stream.recv_queue.front() {
             Some(buffer) => {
                 if let Some(srq) = verbs.srqs.get_mut(index) {
-                    srq.put_back(buffer);
+                    srq.put_back(&buffer);
                 }
+                self.stream.recv_queue.pop_front();
             }
             None => self.commit_srq_buffer(verbs),
         }

@@ -19,15 +19,15 @@
 mod buffers;
 
 use core::num::NonZeroU32;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 pub(super) use buffers::LimitEvent;
 pub use buffers::SrqBuffers;
 
-use crate::ddp::untagged::UntaggedBuffer;
+use crate::ddp::recv_queue::{RecvWqe, RecvWqeCopies, RqCap};
+use crate::ddp::untagged::BufferQueue;
 use crate::verbs::wc::QpId;
-use crate::verbs::wr::RecvWr;
+use crate::verbs::wr::{PostError, RecvWr};
 
 /// Handle of a shared receive queue (verbs: `ibv_srq`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,7 +73,7 @@ pub(super) struct Srq {
     /// Number of this engine among those that have the queue.
     shard: usize,
     /// Buffers taken for this pass and not used yet; in the order of posting.
-    stash: VecDeque<UntaggedBuffer>,
+    stash: RecvWqeCopies,
     /// Queue pairs that used one in this pass.
     used: Vec<QpId>,
     /// Queue pair of this engine that took most buffers since the limit was armed, and their
@@ -124,9 +124,9 @@ impl Srq {
     pub(super) fn new(pd: u32, buffers: Arc<SrqBuffers>, shard: usize) -> Self {
         Self {
             pd,
+            stash: buffers.new_copies(),
             buffers,
             shard,
-            stash: VecDeque::with_capacity(BATCH_LEN),
             used: Vec::new(),
             top_taker: None,
             search_from: None,
@@ -135,12 +135,20 @@ impl Srq {
         }
     }
 
+    /// Capacity of a receive queue for one of its buffers.
+    pub(super) fn cap_of_one(&self) -> RqCap {
+        self.buffers.lock().cap_of_one()
+    }
+
     pub(super) fn free_slots(&self) -> usize {
         self.buffers.lock().free_slots()
     }
 
-    /// Adds a buffer; `false` if the queue is full, or the application posts itself.
-    pub(super) fn post(&self, wr: &RecvWr) -> bool {
+    /// Adds a buffer.
+    ///
+    /// # Errors
+    /// `QueueFull`, also if the application posts itself; `TooManySges`.
+    pub(super) fn post(&self, wr: &RecvWr) -> Result<(), PostError> {
         self.buffers.lock().post(wr)
     }
 
@@ -173,17 +181,17 @@ impl Srq {
         usage.outstanding as usize >= cap
     }
 
-    /// Removes and returns the oldest buffer.
-    pub(super) fn pop(&mut self) -> Option<UntaggedBuffer> {
+    /// Moves the oldest buffer to the receive queue of a queue pair; `false` if there is none.
+    pub(super) fn pop_to(&mut self, recv_queue: &mut BufferQueue) -> bool {
         if self.stash.is_empty() {
             self.account_used();
             self.buffers.lock().take_batch(self.shard, BATCH_LEN, &mut self.stash);
         }
-        self.stash.pop_front()
+        recv_queue.post_copy(&mut self.stash)
     }
 
     /// Returns a buffer whose message was refused.
-    pub(super) fn put_back(&mut self, buffer: UntaggedBuffer) {
+    pub(super) fn put_back(&mut self, buffer: &RecvWqe<'_>) {
         self.stash.push_front(buffer);
     }
 
@@ -289,7 +297,7 @@ impl Drop for Srq {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ddp::recv_queue::recv_queue;
+    use crate::ddp::recv_queue::{RqCap, recv_queue};
     use crate::ddp::sgl::SgList;
 
     const QP: QpId = QpId { index: 1, generation: 0 };
@@ -298,25 +306,32 @@ mod tests {
     #[test]
     fn buffer_in_hand_at_the_end_of_an_engine_frees_its_slot() {
         const COUNT: usize = 64;
-        let (producer, rq, _) = recv_queue(COUNT);
+        let (producer, rq, _) = recv_queue(RqCap::new(COUNT));
         let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 2));
         let [mut ended, mut other] = [0, 1].map(|shard| Srq::new(0, Arc::clone(&buffers), shard));
-        let post = |srq: &Srq, wr_id| srq.post(&RecvWr { wr_id, sg_list: SgList::default() });
+        let post =
+            |srq: &Srq, wr_id| srq.post(&RecvWr { wr_id, sg_list: SgList::default() }).is_ok();
+        // The receive queue of a queue pair holds the one that a message fills.
+        let pop = |srq: &mut Srq| {
+            let mut recv_queue = BufferQueue::new(RqCap::new(1));
+            srq.pop_to(&mut recv_queue).then_some(recv_queue)
+        };
         assert!((0..COUNT as u64).all(|wr_id| post(&other, wr_id)) && !post(&other, 64));
         let mut usage = SrqUsage::new(0);
-        let taken = [(); 3].map(|()| ended.pop().unwrap().wr_id);
+        let taken = [(); 3].map(|()| pop(&mut ended).unwrap().pop_front());
         ended.commit(QP, &mut usage);
         ended.commit(QP, &mut usage);
-        let of_other = other.pop().unwrap();
-        assert_eq!((taken, of_other.wr_id), ([0, 1, 2], 16));
+        let mut of_other = pop(&mut other).unwrap();
+        assert_eq!(taken, [0, 1, 2].map(Some));
+        assert_eq!(of_other.front().unwrap().wr_id(), 16);
         ended.abandon();
         assert_eq!(other.free_slots(), 3, "one that was not accounted for among them");
         assert!((64..67).all(|wr_id| post(&other, wr_id)) && !post(&other, 67));
         // Nothing is written off of what the others have, nor twice.
         drop(ended);
-        other.put_back(of_other);
+        other.put_back(&of_other.front().unwrap());
         other.end_pass();
-        let mut left: Vec<_> = std::iter::from_fn(|| other.pop()).map(|left| left.wr_id).collect();
+        let mut left: Vec<_> = std::iter::from_fn(|| pop(&mut other)?.pop_front()).collect();
         left.sort_unstable();
         assert_eq!(left, (3..67).collect::<Vec<_>>());
     }

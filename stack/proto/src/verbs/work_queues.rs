@@ -4,6 +4,7 @@ use crate::ddp::recv_queue::{self, RqProducer};
 use crate::ddp::untagged::BufferQueue;
 use crate::rdmap::requester::Requester;
 use crate::rdmap::send_queue::{self, SqProducer};
+use crate::verbs::qp::QpCap;
 use crate::work_queue::{Tails, work_queues};
 
 /// The two sides of a queue pair's work queues.
@@ -22,19 +23,18 @@ pub struct WorkQueues {
 }
 
 impl WorkQueues {
-    /// Creates queues for at most so many send and receive requests. Zeroes 160 to 288 bytes per
-    /// send and 128 to 256 per receive request: the rings are powers of two.
+    /// Creates queues of these capacities. Zeroes 64 to 128 bytes for each slot, and half as many
+    /// for each send request: the rings are powers of two.
     ///
     /// # Panics
     /// If one is to have more than [`WORK_REQUESTS_MAX`](crate::work_queue::WORK_REQUESTS_MAX)
-    /// requests.
+    /// requests, or one of these more elements or inline bytes than any may.
     #[must_use]
-    pub fn new(max_send_wr: usize, max_recv_wr: usize) -> Self {
-        let shapes = [send_queue::shape(max_send_wr), recv_queue::shape(max_recv_wr)];
-        let ([sq, rq], tails) = work_queues(shapes);
+    pub fn new(cap: QpCap) -> Self {
+        let ([sq, rq], tails) = work_queues([cap.sends.shape(), cap.recvs.shape()]);
         let (sends, sq) = send_queue::from_work_queue(sq);
         let (recvs, rq) = recv_queue::from_work_queue(rq);
-        let requester = Requester::of(sq, max_send_wr);
+        let requester = Requester::of(sq, cap.sends.max_send_wr);
         Self { requester, recv_queue: BufferQueue::of(rq), sends, recvs, tails }
     }
 }

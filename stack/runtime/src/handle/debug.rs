@@ -47,13 +47,26 @@ impl fmt::Debug for Qp {
 
 impl fmt::Debug for QpOptions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { send_cq, recv_cq, srq, max_send_wr, max_recv_wr, shard } = self;
+        let Self {
+            send_cq,
+            recv_cq,
+            srq,
+            max_send_wr,
+            max_recv_wr,
+            max_send_sge,
+            max_recv_sge,
+            max_inline_data,
+            shard,
+        } = self;
         f.debug_struct("QpOptions")
             .field("send_cq", send_cq)
             .field("recv_cq", recv_cq)
             .field("max_send_wr", max_send_wr)
             .field("srq", srq)
             .field("max_recv_wr", max_recv_wr)
+            .field("max_send_sge", max_send_sge)
+            .field("max_recv_sge", max_recv_sge)
+            .field("max_inline_data", max_inline_data)
             .field("shard", shard)
             .finish()
     }

@@ -2,15 +2,19 @@
 
 mod bind;
 mod options;
+mod post;
 mod wait;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use ferrowarp_lockfree::spin_lock::LockGuard;
+use ferrowarp_proto::ddp::recv_queue::{RqCap, RqProducer};
 use ferrowarp_proto::ddp::regions::{AccessScope, StreamId};
+use ferrowarp_proto::rdmap::send_queue::SqCap;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam};
-use ferrowarp_proto::verbs::qp::{QpInit, QpState};
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::work_queues::WorkQueues;
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
@@ -27,6 +31,7 @@ use crate::shard::{QpShared, Shard, ShardControl, UnboundQueues};
 use crate::tcp::TcpStats;
 
 pub use options::QpOptions;
+pub use post::{Post, PostRefused, SendRequest};
 
 /// Queue pair: one side of a connection, and its two work queues.
 ///
@@ -80,17 +85,20 @@ impl Qp {
         let entries = max_send_wr.saturating_add(max_recv_wr);
         check_queue_len(max_send_wr)?;
         check_queue_len(max_recv_wr)?;
+        options.check_requests()?;
         let permit = context.limits.acquire(Resource::QueueEntries, entries)?;
         // The memory of the queues is zeroed before a shard is locked.
-        let WorkQueues { requester, recv_queue, sends, recvs, tails } =
-            WorkQueues::new(max_send_wr, max_recv_wr);
-        let init = QpInit {
-            pd: pd.id(),
-            send_cq: send_cq.id(),
-            recv_cq: recv_cq.id(),
-            max_send_wr,
-            max_recv_wr,
+        let cap = QpCap {
+            sends: SqCap {
+                max_send_wr,
+                max_send_sge: options.max_send_sge,
+                max_inline_data: options.max_inline_data,
+            },
+            recvs: RqCap { max_recv_wr, max_recv_sge: options.max_recv_sge },
         };
+        let WorkQueues { requester, recv_queue, sends, recvs, tails } = WorkQueues::new(cap);
+        let (send, recv) = (send_cq.id(), recv_cq.id());
+        let init = QpInit { pd: pd.id(), send_cq: send, recv_cq: recv, cap };
         let qps_max = context.qp_ids.count_max() as u64;
         let (index, generation) = context.qp_ids.allocate().ok_or(LimitError {
             what: "queue pairs",
@@ -210,12 +218,10 @@ impl Qp {
     /// once more if requests were posted unsignaled.
     #[inline]
     pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        if is_child() {
-            return Err(PostError::WrongState);
-        }
-        // Not by way of an iterator: it would copy the request, which waits for the stores that
-        // have built it.
-        let posted = self.shared.post_send(&wr);
+        let (mut queue, rights) = self.shared.lock_sends()?;
+        let posted = rights.check(wr.operation.opcode()).and_then(|()| wr.post_to(&mut queue));
+        queue.publish();
+        drop(queue);
         self.announce(posted.is_err());
         posted
     }
@@ -228,12 +234,21 @@ impl Qp {
     /// posted.
     #[inline]
     pub fn post_sends(&self, wrs: impl IntoIterator<Item = SendWr>) -> (usize, Option<PostError>) {
-        if is_child() {
-            return (0, Some(PostError::WrongState));
+        let (mut queue, rights) = match self.shared.lock_sends() {
+            Ok(locked) => locked,
+            Err(error) => return (0, Some(error)),
+        };
+        let mut posted = post_until_error(wrs, |wr: SendWr| {
+            rights.check(wr.operation.opcode())?;
+            wr.post_to(&mut queue)
+        });
+        queue.publish();
+        if let Err(error) = self.shared.check_abandoned() {
+            posted = (0, Some(error));
         }
-        let result = self.shared.post_sends(wrs);
-        self.announce(result.1.is_some());
-        result
+        drop(queue);
+        self.announce(posted.1.is_some());
+        posted
     }
 
     /// Posts a buffer for one incoming Send or Immediate Data; possible from creation until the
@@ -243,9 +258,10 @@ impl Qp {
     /// [`PostError`]; nothing was posted.
     #[inline]
     pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        self.check_recv()?;
-        // As in `post_send`.
-        let posted = self.shared.post_recv(&wr);
+        let mut queue = self.lock_recvs()?;
+        let posted = queue.post(wr.wr_id, &wr.sg_list);
+        queue.publish();
+        drop(queue);
         self.announce(posted.is_err());
         posted
     }
@@ -254,24 +270,24 @@ impl Qp {
     /// one failed. Rings the doorbell at most once for all. `wrs` as in [`Qp::post_sends`].
     #[inline]
     pub fn post_recvs(&self, wrs: impl IntoIterator<Item = RecvWr>) -> (usize, Option<PostError>) {
-        if let Err(error) = self.check_recv() {
-            return (0, Some(error));
+        let mut queue = match self.lock_recvs() {
+            Ok(queue) => queue,
+            Err(error) => return (0, Some(error)),
+        };
+        let mut posted = post_until_error(wrs, |wr: RecvWr| queue.post(wr.wr_id, &wr.sg_list));
+        queue.publish();
+        if let Err(error) = self.shared.check_abandoned() {
+            posted = (0, Some(error));
         }
-        let result = self.shared.post_recvs(wrs);
-        self.announce(result.1.is_some());
-        result
+        drop(queue);
+        self.announce(posted.1.is_some());
+        posted
     }
 
-    /// Fails if no receives can be posted.
+    /// Locks the receive queue for posting.
     #[inline]
-    fn check_recv(&self) -> Result<(), PostError> {
-        if self.srq.is_some() {
-            return Err(PostError::SharedReceives);
-        }
-        if is_child() {
-            return Err(PostError::WrongState);
-        }
-        Ok(())
+    fn lock_recvs(&self) -> Result<LockGuard<'_, RqProducer>, PostError> {
+        if self.srq.is_some() { Err(PostError::SharedReceives) } else { self.shared.lock_recvs() }
     }
 
     /// Rings the doorbell after posting, unless the shard polls the tails. Always after an error:
@@ -426,6 +442,22 @@ impl Qp {
     const fn event(&self) -> AsyncEvent {
         AsyncEvent::Connection { qp: self.id }
     }
+}
+
+/// Posts requests until one fails; returns the number posted, and that error.
+#[inline(always)]
+fn post_until_error<T>(
+    wrs: impl IntoIterator<Item = T>,
+    mut post: impl FnMut(T) -> Result<(), PostError>,
+) -> (usize, Option<PostError>) {
+    let mut count = 0;
+    for wr in wrs {
+        if let Err(error) = post(wr) {
+            return (count, Some(error));
+        }
+        count += 1;
+    }
+    (count, None)
 }
 
 impl Drop for Qp {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::spin_lock::SpinLock;
-use ferrowarp_proto::ddp::recv_queue::{RqProducer, recv_queue};
+use ferrowarp_proto::ddp::recv_queue::{RqCap, RqProducer, recv_queue};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
@@ -75,7 +75,7 @@ impl Pd {
         check_queue_len(max_wr)?;
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
         // The memory of the queue is zeroed before a shard is locked.
-        let (producer, rq, _) = recv_queue(max_wr);
+        let (producer, rq, _) = recv_queue(RqCap::new(max_wr));
         let (index, generation) = context.srq_ids.allocate().ok_or(SrqError::TooMany)?;
         let id = SrqId { index, generation };
         let shared = Arc::new(SrqShared::new(id));
@@ -107,9 +107,7 @@ impl Srq {
             return Err(PostError::WrongState);
         }
         let mut producer = self.inner.producer.lock();
-        if !producer.post(wr.wr_id, &wr.sg_list) {
-            return Err(PostError::QueueFull);
-        }
+        producer.post(wr.wr_id, &wr.sg_list)?;
         producer.publish();
         Ok(())
     }

@@ -7,16 +7,17 @@ use std::time::Instant;
 use crossbeam::atomic::AtomicCell;
 use ferrowarp_lockfree::binding::Binding;
 use ferrowarp_lockfree::doorbell::hot::HotFlag;
-use ferrowarp_lockfree::spin_lock::SpinLock;
+use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
 use ferrowarp_lockfree::sync::Backoff;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::verbs::cm::Event;
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::QpId;
-use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
+use ferrowarp_proto::verbs::wr::{PostError, SendRights};
 
 use crate::events::EventSource;
+use crate::fork::is_child;
 use crate::shard::qp_events::{EventCount, QpEvents, TakenEvents};
 
 /// State shared by the application's and the shard's sides of a queue pair.
@@ -132,40 +133,19 @@ impl QpShared {
         self.events.pop(&self.event_count, qp, taken)
     }
 
-    /// Posts a send request.
+    /// Locks the send queue for posting; returns the rights of the connection too.
     #[inline]
-    pub(crate) fn post_send(&self, wr: &SendWr) -> Result<(), PostError> {
-        let mut producer = self.sends.lock();
+    pub(crate) fn lock_sends(&self) -> Result<(LockGuard<'_, SqProducer>, SendRights), PostError> {
+        // In a child of `fork` another thread may have held the lock.
+        if is_child() {
+            return Err(PostError::WrongState);
+        }
+        let producer = self.sends.lock();
         // With the lock, so that closing can wait for those that found it open.
         if self.state() != QpState::Rts {
             return Err(PostError::WrongState);
         }
-        wr.check(self.rights())?;
-        let is_posted = producer.post(wr);
-        // If it was full, too: an iterator that panicked left requests unpublished.
-        producer.publish();
-        if is_posted { Ok(()) } else { Err(PostError::QueueFull) }
-    }
-
-    /// Posts send requests until one fails, then publishes them; returns their number, and that
-    /// error.
-    #[inline]
-    pub(crate) fn post_sends(
-        &self,
-        wrs: impl IntoIterator<Item = SendWr>,
-    ) -> (usize, Option<PostError>) {
-        let mut producer = self.sends.lock();
-        // As in `post_send`.
-        if self.state() != QpState::Rts {
-            return (0, Some(PostError::WrongState));
-        }
-        let rights = self.rights();
-        let posted = post_until_error(wrs, |wr| {
-            wr.check(rights)?;
-            if producer.post(&wr) { Ok(()) } else { Err(PostError::QueueFull) }
-        });
-        producer.publish();
-        self.unless_abandoned(posted)
+        Ok((producer, self.rights()))
     }
 
     /// Rights of the connection.
@@ -175,63 +155,31 @@ impl QpShared {
         SendRights { reads: rights & READS != 0, extensions: rights & EXTENSIONS != 0 }
     }
 
-    /// Posts a receive request.
+    /// Locks the receive queue for posting.
     #[inline]
-    pub(crate) fn post_recv(&self, wr: &RecvWr) -> Result<(), PostError> {
-        let mut producer = self.recvs.lock();
+    pub(crate) fn lock_recvs(&self) -> Result<LockGuard<'_, RqProducer>, PostError> {
+        // As in `lock_sends`.
+        if is_child() {
+            return Err(PostError::WrongState);
+        }
+        let producer = self.recvs.lock();
         if self.state() == QpState::Error {
             return Err(PostError::WrongState);
         }
-        let is_posted = producer.post(wr.wr_id, &wr.sg_list);
-        producer.publish();
-        if is_posted { Ok(()) } else { Err(PostError::QueueFull) }
+        Ok(producer)
     }
 
-    /// Posts receive requests until one fails, then publishes them; returns their number, and that
-    /// error.
+    /// Fails if nobody takes what was posted: it may have taken long, and the context is closed.
     #[inline]
-    pub(crate) fn post_recvs(
-        &self,
-        wrs: impl IntoIterator<Item = RecvWr>,
-    ) -> (usize, Option<PostError>) {
-        let mut producer = self.recvs.lock();
-        if self.state() == QpState::Error {
-            return (0, Some(PostError::WrongState));
-        }
-        let posted = post_until_error(wrs, |wr| {
-            if producer.post(wr.wr_id, &wr.sg_list) { Ok(()) } else { Err(PostError::QueueFull) }
-        });
-        producer.publish();
-        self.unless_abandoned(posted)
-    }
-
-    /// Returns the result of posting several requests, which may have taken long.
-    #[inline]
-    fn unless_abandoned(&self, posted: (usize, Option<PostError>)) -> (usize, Option<PostError>) {
+    pub(crate) fn check_abandoned(&self) -> Result<(), PostError> {
         let is_abandoned = self.rights.load(Ordering::Relaxed) & ABANDONED != 0;
-        if is_abandoned { (0, Some(PostError::WrongState)) } else { posted }
+        if is_abandoned { Err(PostError::WrongState) } else { Ok(()) }
     }
 
     #[inline]
     pub(crate) fn state(&self) -> QpState {
         self.state.load()
     }
-}
-
-/// Posts requests until one fails; returns the number posted, and that error.
-#[inline(always)]
-fn post_until_error<T>(
-    wrs: impl IntoIterator<Item = T>,
-    mut post: impl FnMut(T) -> Result<(), PostError>,
-) -> (usize, Option<PostError>) {
-    let mut count = 0;
-    for wr in wrs {
-        if let Err(error) = post(wr) {
-            return (count, Some(error));
-        }
-        count += 1;
-    }
-    (count, None)
 }
 
 // A lock would be held by a preempted thread of the application.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use ferrowarp_proto::ddp::memory::{Access, Memory};
-use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, WcOpcode};
 use ferrowarp_proto::verbs::wr::{ImmediateData, RecvWr, SgList, Sge};
 use rand::RngExt;
@@ -224,7 +224,7 @@ pub(super) fn cq(conn: usize) -> CqId {
 
 fn qp_init(conn: usize) -> QpInit {
     let cq = cq(conn);
-    QpInit { pd: PD, send_cq: cq, recv_cq: cq, max_send_wr: DEPTH, max_recv_wr: DEPTH }
+    QpInit { pd: PD, send_cq: cq, recv_cq: cq, cap: QpCap::new(DEPTH, DEPTH) }
 }
 
 /// A shard of an end that lives. Without a random number if there is only one.

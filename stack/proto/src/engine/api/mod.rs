@@ -5,7 +5,7 @@ mod lifecycle;
 use std::sync::Arc;
 
 use crate::ddp::memory::Memory;
-use crate::ddp::recv_queue::recv_queue;
+use crate::ddp::recv_queue::{RqCap, recv_queue};
 use crate::ddp::regions::{AccessScope, StreamId};
 use crate::ddp::untagged::BufferQueue;
 use crate::device::Device;
@@ -25,12 +25,11 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`CmError::NoResources`] when the limit is reached.
     pub fn create_qp(&mut self, init: QpInit) -> Result<QpId, CmError> {
-        let requester = Requester::new(init.max_send_wr);
-        self.create_qp_with(init, requester, BufferQueue::new(init.max_recv_wr))
+        let requester = Requester::new(init.cap.sends);
+        self.create_qp_with(init, requester, BufferQueue::new(init.cap.recvs))
     }
 
-    /// Creates a queue pair with work queues made before: a requester for `init.max_send_wr`
-    /// requests, and a receive queue for `init.max_recv_wr`. If they belong to
+    /// Creates a queue pair with work queues made before, of `init.cap`. If they belong to
     /// [`WorkQueues`](crate::verbs::work_queues::WorkQueues), the producers post to them instead of
     /// [`Engine::post_send`] and [`Engine::post_recv`], and call [`Engine::take_sends`] and
     /// [`Engine::on_recvs_posted`]. It takes a while to zero the memory of a long queue: make the
@@ -209,13 +208,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         qp.post_recv(&mut self.cx.verbs, wr)
     }
 
-    /// Creates a shared receive queue for at most `count_max` buffers in the protection domain
-    /// `pd`.
+    /// Creates a shared receive queue in the protection domain `pd`.
     ///
     /// # Errors
     /// [`SrqError::TooMany`].
-    pub fn create_srq(&mut self, pd: u32, count_max: usize) -> Result<SrqId, SrqError> {
-        let (producer, rq, _) = recv_queue(count_max);
+    pub fn create_srq(&mut self, pd: u32, cap: RqCap) -> Result<SrqId, SrqError> {
+        let (producer, rq, _) = recv_queue(cap);
         let buffers = Arc::new(SrqBuffers::with_producer(rq, Some(producer), 1));
         self.cx.verbs.create_srq(pd, buffers, 0)
     }

@@ -1,7 +1,7 @@
 //! Completion of requests, in posting order.
 
 use super::{Entry, Progress, Rejection, Requester};
-use crate::rdmap::send_queue::wqe::{WqeFlags, WqeOpcode};
+use crate::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
 
 /// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub struct DoneRequest {
 impl DoneRequest {
     #[inline(always)]
     fn of(entry: &Entry) -> Self {
-        let signaled = entry.flags().contains(WqeFlags::SIGNALED);
+        let signaled = entry.flags().contains(SendFlags::SIGNALED);
         Self { wr_id: entry.wr_id, len: entry.len, opcode: entry.opcode(), signaled }
     }
 }

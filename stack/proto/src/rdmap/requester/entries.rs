@@ -4,7 +4,7 @@
 use crate::ddp::memory::MemoryFault;
 use crate::device::Device;
 use crate::rdmap::send_queue::SqConsumer;
-use crate::rdmap::send_queue::wqe::{Control, Wqe, WqeFlags, WqeOpcode};
+use crate::rdmap::send_queue::wqe::{Control, SendFlags, Wqe, WqeOpcode};
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Entry {
     }
 
     #[inline(always)]
-    pub(super) const fn flags(&self) -> WqeFlags {
+    pub(super) const fn flags(&self) -> SendFlags {
         self.control.flags()
     }
 

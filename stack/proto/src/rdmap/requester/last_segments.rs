@@ -6,7 +6,7 @@ use super::{Entry, Progress, Requester};
 use crate::ddp::memory::{Access, Memory};
 use crate::ddp::regions::{AccessScope, LastRegion};
 use crate::rdmap::segment;
-use crate::rdmap::send_queue::wqe::{Wqe, WqeFlags, WqeOpcode};
+use crate::rdmap::send_queue::wqe::{SendFlags, Wqe, WqeOpcode};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 
 impl Requester {
@@ -125,8 +125,8 @@ impl Requester {
 /// True for an RDMA Write whose payload is inline or empty, and that does not wait for its fence.
 fn is_inline_or_empty(entry: &Entry, is_fenced: bool) -> bool {
     let flags = entry.flags();
-    let waits = is_fenced && flags.contains(WqeFlags::FENCE);
-    let has_no_memory = flags.contains(WqeFlags::INLINE) || entry.len == 0;
+    let waits = is_fenced && flags.contains(SendFlags::FENCE);
+    let has_no_memory = flags.contains(SendFlags::INLINE) || entry.len == 0;
     // req: RDMAP-217
     entry.opcode() == WqeOpcode::Write && has_no_memory && !waits
 }

@@ -2,7 +2,7 @@
 
 use super::{Progress, Requester};
 use crate::ddp::regions::{AccessScope, RegionTable};
-use crate::rdmap::send_queue::wqe::{WqeFlags, WqeOpcode};
+use crate::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
 
 impl Requester {
     /// True if local operations or rejected requests are queued: see
@@ -25,7 +25,7 @@ impl Requester {
                 self.entries.next_to_build += 1;
                 continue;
             }
-            let waits = entry.flags().contains(WqeFlags::FENCE) && !self.outstanding.is_empty();
+            let waits = entry.flags().contains(SendFlags::FENCE) && !self.outstanding.is_empty();
             if waits || entry.progress != Progress::Queued {
                 return;
             }

@@ -4,6 +4,7 @@ use super::entries::{Entry, Progress};
 use super::{Rejection, Requester};
 use crate::rdmap::operation::SendWr;
 use crate::rdmap::send_queue::wqe::{Control, OpcodeSet};
+use crate::work_queue::PostError;
 
 /// Operations that are rejected when requests are taken from the send queue: the connection may
 /// have changed after they were posted.
@@ -21,15 +22,17 @@ impl Admission {
 }
 
 impl Requester {
-    /// Posts a request and takes it; `false` if the queue is full, or its other side was taken. The
-    /// caller has checked the request.
-    pub fn post(&mut self, wr: &SendWr) -> bool {
+    /// Posts a request and takes it. The caller has checked the rights of the connection.
+    ///
+    /// # Errors
+    /// [`PostError`]; `QueueFull` also if the application posts itself.
+    pub fn post(&mut self, wr: &SendWr) -> Result<(), PostError> {
         self.publish_retired();
-        let Some(producer) = &mut self.producer else { return false };
-        let is_posted = producer.post(wr);
+        let producer = self.producer.as_mut().ok_or(PostError::QueueFull)?;
+        let posted = wr.post_to(producer);
         producer.publish();
         self.take_posted(Admission::ALL, usize::MAX);
-        is_posted
+        posted
     }
 
     /// Takes the next posted requests, at most `max`; returns their number. A rejected one

@@ -5,6 +5,7 @@ use crate::ddp::memory::Access;
 use crate::ddp::sgl::Sge;
 use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::{Operation, Payload, SendWr};
+use crate::rdmap::send_queue::SqCap;
 use crate::rdmap::send_queue::wqe::OpcodeSet;
 
 const NOTHING: Admission = Admission { rejected: OpcodeSet::ALL, reason: Rejection::WrongState };
@@ -21,10 +22,10 @@ fn take_one(requester: &mut Requester, admission: Admission) -> bool {
 
 /// A requester whose queue holds these requests, of which it rejects those in `rejected`.
 fn requester(count: u64, rejected: &[u64]) -> (Requester, SqProducer) {
-    let (mut requester, mut producer) = Requester::with_producer(8);
-    assert!(!requester.post(&write(0)), "the application posts");
+    let (mut requester, mut producer) = Requester::with_producer(SqCap::new(8));
+    assert!(requester.post(&write(0)).is_err(), "the application posts");
     for wr_id in 0..count {
-        assert!(producer.post(&write(wr_id)));
+        write(wr_id).post_to(&mut producer).unwrap();
     }
     producer.publish();
     for wr_id in 0..count {
@@ -89,7 +90,7 @@ fn rejected_read_needs_no_response() {
     let operation = Operation::Read { sink, rkey: 1, remote: 0 };
     for rejected in [OpcodeSet::ANSWERED, OpcodeSet::EXTENSIONS.union(OpcodeSet::LOCAL)] {
         let wr = SendWr { operation: operation.clone(), ..write(0) };
-        assert!(producer.post(&wr));
+        wr.post_to(&mut producer).unwrap();
         producer.publish();
         assert!(take_one(&mut requester, Admission { rejected, reason: Rejection::Unsupported }));
         assert_eq!(requester.on_rx_closed(), rejected != OpcodeSet::ANSWERED);
@@ -132,8 +133,8 @@ fn short_ways_build_what_the_general_one_builds() {
         write_of(7, 0),
     ];
     let build = |takes_short_ways: bool| {
-        let mut requester = Requester::new(requests.len());
-        assert!(requests.iter().all(|request| requester.post(request)));
+        let mut requester = Requester::new(SqCap::new(requests.len()));
+        requests.iter().for_each(|request| requester.post(request).unwrap());
         let (mut ulpdus, mut short_count) = (Vec::new(), [0; 2]);
         while requester.can_build() {
             for (index, count) in short_count.iter_mut().enumerate().filter(|_| takes_short_ways) {

@@ -2,27 +2,24 @@
 
 use proptest::prelude::*;
 
-use super::wqe::{OpcodeSet, WqeFlags, WqeOpcode};
+use super::wqe::{OpcodeSet, SendFlags, WqeOpcode};
 use super::*;
 use crate::ddp::memory::Access;
-use crate::rdmap::operation::SgList;
-use crate::rdmap::operation::{
-    AtomicOp, Bind, INLINE_LEN_MAX, Operation, Payload, SGE_COUNT_MAX, Sge,
-};
-use crate::work_queue::work_queues;
+use crate::rdmap::operation::{AtomicOp, Bind, Operation, Payload, SendWr, SgList, Sge};
+use crate::work_queue::{PostError, work_queues};
 
-fn send_queue_of(count_max: usize) -> (SqProducer, SqConsumer) {
-    let ([queue], _) = work_queues([shape(count_max)]);
+fn send_queue_of(cap: SqCap) -> (SqProducer, SqConsumer) {
+    let ([queue], _) = work_queues([cap.shape()]);
     from_work_queue(queue)
 }
 
-fn any_payload() -> impl Strategy<Value = Payload> {
-    let sge = (any::<u64>(), 0..u32::MAX / 8, any::<u32>());
+fn any_payload(cap: SqCap) -> impl Strategy<Value = Payload> {
+    let sge = (any::<u64>(), 0..u32::MAX / SGE_COUNT_MAX as u32, any::<u32>());
     let sge = sge.prop_map(|(addr, len, lkey)| Sge { addr, len, lkey });
     prop_oneof![
-        prop::collection::vec(sge, 0..=SGE_COUNT_MAX)
+        prop::collection::vec(sge, 0..=cap.max_send_sge)
             .prop_map(|list| Payload::gather(&list).unwrap()),
-        prop::collection::vec(any::<u8>(), 0..=INLINE_LEN_MAX)
+        prop::collection::vec(any::<u8>(), 0..=cap.max_inline_data)
             .prop_map(|bytes| Payload::inline(&bytes).unwrap()),
     ]
 }
@@ -36,7 +33,7 @@ fn any_atomic() -> impl Strategy<Value = AtomicOp> {
     })
 }
 
-fn any_operation() -> impl Strategy<Value = Operation> {
+fn any_operation(cap: SqCap) -> impl Strategy<Value = Operation> {
     let bind = (any::<[u32; 2]>(), any::<[u64; 2]>(), any::<u8>(), any::<bool>());
     let bind = bind.prop_map(|([rkey, lkey], [addr, len], bits, zero_based)| {
         let access = Access::from_bits(bits);
@@ -47,22 +44,24 @@ fn any_operation() -> impl Strategy<Value = Operation> {
     let sink = || (any::<u64>(), any::<u32>(), any::<u32>());
     let sge = |(addr, len, lkey)| Sge { addr, len, lkey };
     prop_oneof![
-        (any_payload(), any::<bool>(), any::<Option<u32>>()).prop_map(
+        (any_payload(cap), any::<bool>(), any::<Option<u32>>()).prop_map(
             |(payload, solicited, invalidate)| Operation::Send { payload, solicited, invalidate }
         ),
-        (any_payload(), at()).prop_map(|(payload, (rkey, remote))| Operation::Write {
+        (any_payload(cap), at()).prop_map(|(payload, (rkey, remote))| Operation::Write {
             payload,
             rkey,
             remote
         }),
-        (any_payload(), at(), data()).prop_map(|(payload, (rkey, remote), (data, solicited))| {
-            Operation::WriteImmediate { payload, rkey, remote, data, solicited }
-        }),
+        (any_payload(cap), at(), data()).prop_map(
+            |(payload, (rkey, remote), (data, solicited))| {
+                Operation::WriteImmediate { payload, rkey, remote, data, solicited }
+            }
+        ),
         (sink(), at()).prop_map(move |(sink, (rkey, remote))| {
             Operation::Read { sink: sge(sink), rkey, remote }
         }),
         (any_atomic(), sink(), at()).prop_map(move |(op, sink, (rkey, remote))| {
-            Operation::Atomic { op, sink: sge(sink), rkey, remote }
+            Operation::Atomic { op, sink: Sge { len: 8, ..sge(sink) }, rkey, remote: remote & !7 }
         }),
         data().prop_map(|(data, solicited)| Operation::Immediate { data, solicited }),
         bind,
@@ -70,20 +69,28 @@ fn any_operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-fn any_request() -> impl Strategy<Value = SendWr> {
-    (any::<u64>(), any_operation(), any::<bool>(), any::<bool>()).prop_map(
+fn any_request(cap: SqCap) -> impl Strategy<Value = SendWr> {
+    (any::<u64>(), any_operation(cap), any::<bool>(), any::<bool>()).prop_map(
         |(wr_id, operation, signaled, fence)| SendWr { wr_id, operation, signaled, fence },
     )
+}
+
+/// A capacity, and requests within it.
+fn any_requests() -> impl Strategy<Value = (SqCap, Vec<SendWr>)> {
+    (1_usize..6, 1..=SGE_COUNT_MAX, 0..=INLINE_LEN_MAX).prop_flat_map(|(count, sge, inline)| {
+        let cap = SqCap { max_send_wr: count, max_send_sge: sge, max_inline_data: inline };
+        (Just(cap), prop::collection::vec(any_request(cap), 1..40))
+    })
 }
 
 /// Decodes a request.
 fn decode(sq: &SqConsumer, slot: u64) -> SendWr {
     let wqe = Wqe::new(sq.0.slots(), slot);
-    let solicited = wqe.flags().contains(WqeFlags::SOLICITED);
+    let solicited = wqe.flags().contains(SendFlags::SOLICITED);
     let (rkey, remote) = (wqe.stag(), wqe.remote());
     let payload = || {
         if !wqe.is_inline() {
-            return Payload::Gather(wqe.sg_list());
+            return Payload::Gather(SgList::try_from_iter(wqe.sges()).unwrap());
         }
         let mut bytes = vec![0; wqe.payload_count()];
         // In two pieces, as segments are built.
@@ -112,21 +119,20 @@ fn decode(sq: &SqConsumer, slot: u64) -> SendWr {
     SendWr {
         wr_id: wqe.wr_id(),
         operation,
-        signaled: wqe.flags().contains(WqeFlags::SIGNALED),
-        fence: wqe.flags().contains(WqeFlags::FENCE),
+        signaled: wqe.flags().contains(SendFlags::SIGNALED),
+        fence: wqe.flags().contains(SendFlags::FENCE),
     }
 }
 
 proptest! {
     #[test]
     fn request_is_read_as_posted_at_each_place_of_the_ring(
-        requests in prop::collection::vec(any_request(), 1..40),
-        count_max in 1_usize..6,
+        (cap, requests) in any_requests(),
     ) {
-        let (mut producer, mut sq) = send_queue_of(count_max);
+        let (mut producer, mut sq) = send_queue_of(cap);
         let (mut retired, mut waiting) = (0, std::collections::VecDeque::new());
         for wr in &requests {
-            prop_assert!(producer.post(wr));
+            wr.post_to(&mut producer).unwrap();
             producer.publish();
             let (slot, wqe) = sq.take().unwrap();
             prop_assert_eq!(u64::from(wqe.len()), wr.operation.len());
@@ -136,7 +142,7 @@ proptest! {
             let is_extension = OpcodeSet::EXTENSIONS.contains(opcode);
             prop_assert_eq!(is_extension, wr.operation.is_extension());
             waiting.push_back((slot, wr));
-            if waiting.len() == count_max {
+            if waiting.len() == cap.max_send_wr {
                 let (slot, wr) = waiting.pop_front().unwrap();
                 prop_assert_eq!(&decode(&sq, slot), wr);
                 retired += 1;
@@ -156,20 +162,24 @@ fn invalidate(wr_id: u64) -> SendWr {
 
 #[test]
 fn queue_holds_its_number_of_requests_until_they_are_retired() {
-    let (mut producer, mut sq) = send_queue_of(3);
+    let (mut producer, mut sq) = send_queue_of(SqCap::new(3));
     for wr_id in 0..3 {
-        assert!(producer.post(&invalidate(wr_id)));
+        invalidate(wr_id).post_to(&mut producer).unwrap();
     }
-    assert!(!producer.post(&invalidate(3)));
+    assert_eq!(invalidate(3).post_to(&mut producer), Err(PostError::QueueFull));
     assert!(sq.take().is_none(), "nothing is seen before it is published");
     producer.publish();
     let taken: Vec<_> = (0..3).map(|_| sq.take().unwrap().0).collect();
     assert!(sq.take().is_none());
-    assert!(!producer.post(&invalidate(3)), "requests taken still occupy the queue");
+    assert_eq!(
+        invalidate(3).post_to(&mut producer),
+        Err(PostError::QueueFull),
+        "requests taken still occupy the queue"
+    );
     assert_eq!(taken.iter().map(|&slot| decode(&sq, slot).wr_id).collect::<Vec<_>>(), [0, 1, 2]);
     sq.retire(1);
-    assert!(producer.post(&invalidate(3)));
-    assert!(!producer.post(&invalidate(4)));
+    invalidate(3).post_to(&mut producer).unwrap();
+    assert_eq!(invalidate(4).post_to(&mut producer), Err(PostError::QueueFull));
     producer.publish();
     assert!(sq.has_published());
     let slot = sq.take().unwrap().0;
@@ -179,9 +189,10 @@ fn queue_holds_its_number_of_requests_until_they_are_retired() {
 #[test]
 fn requests_arrive_in_order_and_whole_between_two_threads() {
     const COUNT: u64 = 100_000;
-    let (mut producer, mut sq) = send_queue_of(16);
+    let (mut producer, mut sq) =
+        send_queue_of(SqCap { max_send_sge: SGE_COUNT_MAX, ..SqCap::new(16) });
     let request = |wr_id: u64| {
-        // One or two slots.
+        // One to nine slots.
         let count = 1 + wr_id as usize % SGE_COUNT_MAX;
         let list = (0..count).map(|_| Sge { addr: wr_id, len: 1, lkey: wr_id as u32 });
         let operation = Operation::Write {
@@ -194,7 +205,7 @@ fn requests_arrive_in_order_and_whole_between_two_threads() {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             for wr_id in 0..COUNT {
-                while !producer.post(&request(wr_id)) {
+                while request(wr_id).post_to(&mut producer).is_err() {
                     std::thread::yield_now();
                 }
                 producer.publish();
@@ -212,4 +223,31 @@ fn requests_arrive_in_order_and_whole_between_two_threads() {
             }
         }
     });
+}
+
+#[test]
+fn request_beyond_a_limit_by_one_is_refused() {
+    let cap = SqCap { max_send_wr: 1, max_send_sge: 3, max_inline_data: 17 };
+    let (mut producer, _) = send_queue_of(cap);
+    let head = WqeHead::default();
+    let sge = |len| Sge { addr: 0, len, lkey: 1 };
+    let (four, too_long) = ([sge(1); 4], [sge(u32::MAX), sge(1)]);
+    let refused = [
+        (WqePayload::Gather(&four), PostError::TooManySges),
+        (WqePayload::Gather(&too_long), PostError::TooLong),
+        (WqePayload::Inline(&[0; 25]), PostError::InlineTooLong),
+    ];
+    for (payload, error) in refused {
+        for opcode in [WqeOpcode::Send, WqeOpcode::Write, WqeOpcode::Read] {
+            assert_eq!(producer.post(opcode, &head, payload), Err(error));
+        }
+        assert_eq!(producer.post_write_immediate(&head, [0; 8], payload), Err(error));
+    }
+    let op = AtomicOp::fetch_add(1);
+    for (remote, len) in [(4, 8), (8, 7), (8, 9)] {
+        let head = WqeHead { remote, ..head };
+        assert_eq!(producer.post_atomic(&head, op, &sge(len)), Err(PostError::Misaligned));
+    }
+    assert_eq!(producer.post_atomic(&head, op, &sge(8)), Ok(()));
+    assert_eq!(producer.post_immediate(&head, [0; 8]), Err(PostError::QueueFull));
 }

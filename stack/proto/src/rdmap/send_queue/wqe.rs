@@ -7,9 +7,9 @@
 //! |---|---|---|
 //! | 0 | | `wr_id` |
 //! | 1 | 0 to 7 | [`WqeOpcode`] |
-//! | | 8 to 15 | `WqeFlags` |
-//! | | 16 to 23 | number of SGEs, or of inline bytes |
-//! | | 24 to 31 | number of slots |
+//! | | 8 to 15 | `SendFlags` |
+//! | | 16 to 27 | number of SGEs, or of inline bytes |
+//! | | 28 to 31 | number of slots |
 //! | | 32 to 63 | STag at the peer (`rkey`), or to invalidate |
 //! | 2 | | remote tagged offset, Immediate Data of `Immediate`, or `addr` of `Bind` |
 //! | 3 | | of `WriteImmediate` its Immediate Data, which move what follows by a word |
@@ -27,9 +27,7 @@
 
 use crate::ddp::memory::Access;
 use crate::ddp::regions::Stag;
-use crate::rdmap::operation::{
-    AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, SGE_COUNT_MAX, SgList, Sge,
-};
+use crate::rdmap::operation::{AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, SGE_COUNT_MAX, Sge};
 use crate::work_queue::slots::{SLOT_WORDS, Slot, Slots};
 
 /// First word of the payload.
@@ -40,15 +38,34 @@ pub(super) const WR_ID: usize = 0;
 pub(super) const OPERANDS: usize = PAYLOAD + 2;
 /// Bytes per word.
 pub(super) const WORD_LEN: usize = size_of::<u64>();
-/// Slots of the longest request: a Write with Immediate Data and the longest payload.
-pub(super) const SLOT_COUNT_MAX: usize = {
-    let inline = INLINE_LEN_MAX.div_ceil(WORD_LEN);
-    let payload = if inline > 2 * SGE_COUNT_MAX { inline } else { 2 * SGE_COUNT_MAX };
-    (PAYLOAD + 1 + payload).div_ceil(SLOT_WORDS)
-};
 
-// They fit the fields of word 1.
-const _: () = assert!(SGE_COUNT_MAX <= 255 && INLINE_LEN_MAX <= 255 && SLOT_COUNT_MAX <= 255);
+/// Bit of word 1 from which on it has the number of SGEs, or of inline bytes.
+pub(super) const COUNT_SHIFT: u32 = 16;
+/// Bit of word 1 from which on it has the number of slots.
+pub(super) const SLOT_COUNT_SHIFT: u32 = 28;
+const COUNT_MASK: u64 = (1 << (SLOT_COUNT_SHIFT - COUNT_SHIFT)) - 1;
+const SLOT_COUNT_MASK: u64 = (1 << (32 - SLOT_COUNT_SHIFT)) - 1;
+
+/// Returns the slots of the longest request with at most so many SGEs and inline bytes: a Write
+/// with Immediate Data and the longest payload, or a `CmpSwap`.
+pub(super) const fn slot_count_max(sge_count: usize, inline_len: usize) -> usize {
+    let mut words = OPERANDS + 4;
+    let payloads = [2 * sge_count, inline_len.div_ceil(WORD_LEN)];
+    let mut index = 0;
+    while index < payloads.len() {
+        let with_payload = PAYLOAD + 1 + payloads[index];
+        words = if with_payload > words { with_payload } else { words };
+        index += 1;
+    }
+    words.div_ceil(SLOT_WORDS)
+}
+
+const _: () = assert!(
+    SGE_COUNT_MAX as u64 <= COUNT_MASK
+        && INLINE_LEN_MAX as u64 <= COUNT_MASK
+        && slot_count_max(SGE_COUNT_MAX, INLINE_LEN_MAX) as u64 <= SLOT_COUNT_MASK,
+    "they fit the fields of word 1"
+);
 
 /// Bit of a `Bind`'s word 4 for a zero-based window.
 pub(super) const ZERO_BASED: u64 = 1 << 40;
@@ -168,24 +185,26 @@ impl OpcodeSet {
     }
 }
 
-/// Properties of a request.
+/// Properties of a send request (verbs: `ibv_send_flags`, with the same bits).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::rdmap) struct WqeFlags(u8);
+pub struct SendFlags(u8);
 
-impl WqeFlags {
-    /// Success is reported.
-    pub(in crate::rdmap) const SIGNALED: Self = Self(1);
-    /// Starts when all earlier Reads and atomic operations have completed.
-    pub(in crate::rdmap) const FENCE: Self = Self(2);
-    /// With Solicited Event.
-    pub(in crate::rdmap) const SOLICITED: Self = Self(4);
+impl SendFlags {
+    /// Starts when all earlier Reads and atomic operations have completed (`IBV_SEND_FENCE`).
+    pub const FENCE: Self = Self(1);
+    /// Success is reported too; errors always are (`IBV_SEND_SIGNALED`).
+    pub const SIGNALED: Self = Self(2);
+    /// With Solicited Event (`IBV_SEND_SOLICITED`).
+    pub const SOLICITED: Self = Self(4);
+    /// The payload is inline (`IBV_SEND_INLINE`).
+    pub(in crate::rdmap) const INLINE: Self = Self(8);
     /// Send with Invalidate.
-    pub(in crate::rdmap) const INVALIDATE: Self = Self(8);
-    /// The payload is inline.
-    pub(in crate::rdmap) const INLINE: Self = Self(16);
+    pub const INVALIDATE: Self = Self(16);
 
+    /// True if it has the flag.
     #[inline]
-    pub(in crate::rdmap) const fn contains(self, flag: Self) -> bool {
+    #[must_use]
+    pub const fn contains(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }
 
@@ -196,12 +215,15 @@ impl WqeFlags {
 
     /// Returns the flag if `is_set`, otherwise none.
     #[inline]
-    pub(super) const fn when(self, is_set: bool) -> Self {
+    #[must_use]
+    pub const fn when(self, is_set: bool) -> Self {
         if is_set { self } else { Self(0) }
     }
 
+    /// Returns the flags of both.
     #[inline]
-    pub(super) const fn and(self, other: Self) -> Self {
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
@@ -212,12 +234,14 @@ pub(in crate::rdmap) struct Control(u64);
 
 impl Control {
     /// Operation, flags but for `SIGNALED`, and number of SGEs.
-    const SHAPE: u64 = 0xff_ffff & !((WqeFlags::SIGNALED.0 as u64) << 8);
+    const SHAPE: u64 = Self::COUNT | 0xffff & !((SendFlags::SIGNALED.0 as u64) << 8);
     /// Operation, flags on which the payload and the time of sending depend, and number of SGEs.
-    const SEND_SHAPE: u64 = 0xff_00ff | (WqeFlags::INLINE.and(WqeFlags::FENCE).0 as u64) << 8;
+    const SEND_SHAPE: u64 =
+        Self::COUNT | 0xff | (SendFlags::INLINE.and(SendFlags::FENCE).0 as u64) << 8;
     /// Flag and number of a payload that is one SGE.
-    const PAYLOAD_SHAPE: u64 = 0xff << 16 | (WqeFlags::INLINE.0 as u64) << 8;
-    const ONE_SGE: u64 = 1 << 16;
+    const PAYLOAD_SHAPE: u64 = Self::COUNT | (SendFlags::INLINE.0 as u64) << 8;
+    const COUNT: u64 = COUNT_MASK << COUNT_SHIFT;
+    const ONE_SGE: u64 = 1 << COUNT_SHIFT;
 
     #[inline(always)]
     pub(in crate::rdmap) fn opcode(self) -> WqeOpcode {
@@ -226,14 +250,14 @@ impl Control {
     }
 
     #[inline(always)]
-    pub(in crate::rdmap) const fn flags(self) -> WqeFlags {
-        WqeFlags((self.0 >> 8) as u8)
+    pub(in crate::rdmap) const fn flags(self) -> SendFlags {
+        SendFlags((self.0 >> 8) as u8)
     }
 
     /// Number of SGEs, or of inline bytes.
     #[inline(always)]
     pub(in crate::rdmap) const fn payload_count(self) -> usize {
-        (self.0 >> 16) as u8 as usize
+        (self.0 >> COUNT_SHIFT & COUNT_MASK) as usize
     }
 
     /// True if the payload is one SGE.
@@ -263,7 +287,7 @@ impl Control {
     /// Number of the request's slots.
     #[inline(always)]
     pub(super) const fn slot_count(self) -> u64 {
-        self.0 >> 24 & 0xff
+        self.0 >> SLOT_COUNT_SHIFT & SLOT_COUNT_MASK
     }
 }
 
@@ -311,7 +335,7 @@ impl<'a> Wqe<'a> {
     }
 
     #[inline(always)]
-    pub(in crate::rdmap) const fn flags(&self) -> WqeFlags {
+    pub(in crate::rdmap) const fn flags(&self) -> SendFlags {
         self.control.flags()
     }
 
@@ -329,7 +353,7 @@ impl<'a> Wqe<'a> {
 
     #[inline(always)]
     pub(in crate::rdmap) fn is_inline(&self) -> bool {
-        self.flags().contains(WqeFlags::INLINE)
+        self.flags().contains(SendFlags::INLINE)
     }
 
     /// STag at the peer; of `Bind` the window's, of `Invalidate` the one to invalidate.
@@ -346,7 +370,7 @@ impl<'a> Wqe<'a> {
 
     /// STag that a Send invalidates.
     pub(in crate::rdmap) fn invalidate(&self) -> Option<Stag> {
-        self.flags().contains(WqeFlags::INVALIDATE).then(|| self.stag())
+        self.flags().contains(SendFlags::INVALIDATE).then(|| self.stag())
     }
 
     /// First word of the payload.
@@ -374,8 +398,9 @@ impl<'a> Wqe<'a> {
     }
 
     /// All SGEs.
-    pub(in crate::rdmap) fn sg_list(&self) -> SgList {
-        SgList::first_of((0..self.payload_count()).map(|index| self.sge(index)))
+    #[inline]
+    pub(in crate::rdmap) fn sges(self) -> impl Iterator<Item = Sge> {
+        (0..self.payload_count()).map(move |index| self.sge(index))
     }
 
     /// Copies inline bytes from `offset` on to `out`.

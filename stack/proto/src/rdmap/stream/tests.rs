@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::ddp::memory::{Access, MemoryFault};
+use crate::ddp::recv_queue::RqCap;
 use crate::ddp::regions::StreamId;
 use crate::ddp::sgl::Sge;
-use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
+use crate::ddp::untagged::BufferQueue;
 use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::operation::SendWr;
 use crate::rdmap::operation::{Operation, Payload};
 use crate::rdmap::requester::RequestOutcome;
+use crate::rdmap::send_queue::SqCap;
 use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 
@@ -29,8 +31,11 @@ struct Fixture {
 fn fixture() -> Fixture {
     let arena = VecMemory::new(4096);
     let stag = arena.register(0, 4096, Access::ALL, PD);
-    let mut stream =
-        Stream::new(AccessScope { pd: PD, stream: STREAM }, Requester::new(8), BufferQueue::new(8));
+    let mut stream = Stream::new(
+        AccessScope { pd: PD, stream: STREAM },
+        Requester::new(SqCap::new(8)),
+        BufferQueue::new(RqCap::new(8)),
+    );
     stream.start(Version::Ietf, 2, 2);
     Fixture { arena, stag, stream }
 }
@@ -45,12 +50,12 @@ fn request(wr_id: u64, operation: Operation) -> SendWr {
 
 impl Fixture {
     fn post(&mut self, wr_id: u64, operation: Operation) {
-        assert!(self.stream.requester.post(&request(wr_id, operation)));
+        self.stream.requester.post(&request(wr_id, operation)).unwrap();
     }
 
     fn post_receive(&mut self, wr_id: u64, addr: u64, len: u32) {
-        let sg_list = [Sge { addr, len, lkey: self.stag }].into();
-        assert!(self.stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list }));
+        let sg_list = [Sge { addr, len, lkey: self.stag }];
+        self.stream.recv_queue.post(wr_id, &sg_list).unwrap();
     }
 
     fn write(&self, peer: &Self, from: u64, to: u64, len: u32) -> Operation {
@@ -230,7 +235,7 @@ fn fence_waits_for_earlier_reads() {
     let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.read(&right, 0, 3000, 4));
     let fenced = SendWr { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
-    assert!(left.stream.requester.post(&fenced));
+    left.stream.requester.post(&fenced).unwrap();
     right.on_ulpdu(&left.build(1000)).unwrap();
     assert!(!left.stream.can_build());
     left.on_ulpdu(&right.build(1000)).unwrap();

@@ -5,10 +5,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::ddp::recv_queue::{RqConsumer, RqProducer};
-use crate::ddp::untagged::UntaggedBuffer;
+use crate::ddp::recv_queue::{RecvWqeCopies, RqCap, RqConsumer, RqProducer};
 use crate::verbs::wc::QpId;
-use crate::verbs::wr::RecvWr;
+use crate::verbs::wr::{PostError, RecvWr};
 
 /// Buffers credited in a pass, at most: an application may post a whole queue at once.
 const CREDITS_PER_PASS: usize = 1024;
@@ -40,7 +39,7 @@ pub(super) struct State {
     /// buffer would replace itself.
     posted: u64,
     /// Buffers given back, older than those in `rq`; in the order of posting.
-    returned: VecDeque<UntaggedBuffer>,
+    returned: RecvWqeCopies,
     /// Limit: an event is raised when fewer buffers than this are left; 0: not armed.
     limit: usize,
     arm_count: u64,
@@ -78,15 +77,20 @@ impl SrqBuffers {
     ) -> Self {
         let state = State {
             holders: VecDeque::with_capacity(rq.count_max()),
+            returned: rq.new_copies(),
             rq,
             producer,
             posted: 0,
-            returned: VecDeque::new(),
             limit: 0,
             arm_count: 0,
             engines: (0..engines).map(|_| EngineAccount::default()).collect(),
         };
         Self { state: Mutex::new(state), cap: AtomicUsize::new(0), arm_count: AtomicU64::new(0) }
+    }
+
+    /// Returns a queue for copies of its buffers.
+    pub(super) fn new_copies(&self) -> RecvWqeCopies {
+        self.lock().rq.new_copies()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
@@ -133,6 +137,11 @@ impl State {
         usize::try_from(self.posted - self.rq.taken()).unwrap_or(usize::MAX)
     }
 
+    /// Capacity of a receive queue for one of its buffers.
+    pub(super) fn cap_of_one(&self) -> RqCap {
+        self.rq.cap_of_one()
+    }
+
     pub(super) fn free_slots(&self) -> usize {
         self.rq.count_max() - self.len()
     }
@@ -142,13 +151,16 @@ impl State {
         self.limit > 0
     }
 
-    /// Adds a buffer; `false` if the queue is full, or the application posts itself.
-    pub(super) fn post(&mut self, wr: &RecvWr) -> bool {
+    /// Adds a buffer.
+    ///
+    /// # Errors
+    /// `QueueFull`, also if the application posts itself; `TooManySges`.
+    pub(super) fn post(&mut self, wr: &RecvWr) -> Result<(), PostError> {
         self.publish_retired();
-        let Some(producer) = &mut self.producer else { return false };
-        let is_posted = producer.post(wr.wr_id, &wr.sg_list);
+        let producer = self.producer.as_mut().ok_or(PostError::QueueFull)?;
+        let posted = producer.post(wr.wr_id, &wr.sg_list);
         producer.publish();
-        is_posted
+        posted
     }
 
     /// Lets the application post as many buffers as have left the queue.
@@ -224,29 +236,20 @@ impl State {
 
     /// Moves up to `max` buffers to `out`, for an engine, oldest first: one alone if there are
     /// fewer than a batch for each engine.
-    pub(super) fn take_batch(
-        &mut self,
-        engine: usize,
-        max: usize,
-        out: &mut VecDeque<UntaggedBuffer>,
-    ) {
+    pub(super) fn take_batch(&mut self, engine: usize, max: usize, out: &mut RecvWqeCopies) {
         self.credit_posted();
         let available = self.returned.len() + self.credited_len();
         let is_scarce = self.engines.len() > 1 && available < max * self.engines.len();
         let count = available.min(if is_scarce { 1 } else { max });
-        for _ in 0..count {
-            let buffer = match self.returned.pop_front() {
-                Some(buffer) => buffer,
-                None => {
-                    let Some(wqe) = self.rq.front() else { break };
-                    let buffer = wqe.into();
-                    self.rq.pop_front();
-                    buffer
-                }
-            };
-            out.push_back(buffer);
-            self.engines[engine].stashed += 1;
+        let mut taken = out.take_front(&mut self.returned, count);
+        while taken < count
+            && let Some(wqe) = self.rq.front()
+        {
+            out.push_back(&wqe);
+            self.rq.pop_front();
+            taken += 1;
         }
+        self.engines[engine].stashed += taken;
     }
 
     /// Accounts for the buffers that queue pairs of an engine have used, oldest first.
@@ -267,11 +270,9 @@ impl State {
     }
 
     /// Returns unused buffers of an engine, which are older than those in the ring.
-    pub(super) fn give_back(&mut self, engine: usize, unused: &mut VecDeque<UntaggedBuffer>) {
+    pub(super) fn give_back(&mut self, engine: usize, unused: &mut RecvWqeCopies) {
         self.engines[engine].stashed -= unused.len();
-        while let Some(buffer) = unused.pop_back() {
-            self.returned.push_front(buffer);
-        }
+        self.returned.put_back(unused);
     }
 
     /// Gives up the buffers that an engine has taken and neither accounts for nor returns any more.
@@ -297,7 +298,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ddp::recv_queue::recv_queue;
+    use crate::ddp::recv_queue::{RqCap, recv_queue};
     use crate::ddp::sgl::SgList;
 
     const QP: [QpId; 2] = [QpId { index: 1, generation: 0 }, QpId { index: 2, generation: 0 }];
@@ -310,49 +311,48 @@ mod tests {
 
     /// A queue with `count` buffers, for two engines.
     fn queue(count: usize) -> SrqBuffers {
-        let (producer, rq, _) = recv_queue(64);
+        let (producer, rq, _) = recv_queue(RqCap::new(64));
         let queue = SrqBuffers::with_producer(rq, Some(producer), 2);
         (0..count as u64).for_each(|wr_id| assert!(post(&queue, wr_id)));
         queue
     }
 
     fn post(queue: &SrqBuffers, wr_id: u64) -> bool {
-        queue.lock().post(&RecvWr { wr_id, sg_list: SgList::default() })
+        queue.lock().post(&RecvWr { wr_id, sg_list: SgList::default() }).is_ok()
     }
 
-    fn take(queue: &SrqBuffers) -> VecDeque<UntaggedBuffer> {
-        let mut out = VecDeque::new();
+    fn take(queue: &SrqBuffers) -> RecvWqeCopies {
+        let mut out = queue.new_copies();
         queue.lock().take_batch(0, 4, &mut out);
         out
     }
 
-    fn ids(buffers: &VecDeque<UntaggedBuffer>) -> Vec<u64> {
-        buffers.iter().map(|buffer| buffer.wr_id).collect()
+    fn ids(mut buffers: RecvWqeCopies) -> Vec<u64> {
+        std::iter::from_fn(|| buffers.pop_front()).collect()
     }
 
     #[test]
     fn batches_become_single_when_few_are_left() {
         let queue = queue(13);
-        assert_eq!(ids(&take(&queue)), [0, 1, 2, 3]);
-        assert_eq!(ids(&take(&queue)), [4, 5, 6, 7]);
+        assert_eq!(ids(take(&queue)), [0, 1, 2, 3]);
+        assert_eq!(ids(take(&queue)), [4, 5, 6, 7]);
         // Fewer than a batch for each engine.
-        assert_eq!(ids(&take(&queue)), [8]);
-        assert_eq!(ids(&take(&queue)), [9]);
+        assert_eq!(ids(take(&queue)), [8]);
+        assert_eq!(ids(take(&queue)), [9]);
     }
 
     #[test]
     fn unused_buffers_come_first_again() {
         let queue = queue(12);
         let mut first = take(&queue);
-        let used = first.pop_front().unwrap();
-        assert_eq!(used.wr_id, 0);
+        assert_eq!(first.pop_front(), Some(0));
         {
             let mut state = queue.lock();
             state.account(0, [QP[0]].into_iter(), 0, Some((QP[0], 1)));
             state.give_back(0, &mut first);
             assert_eq!((state.len(), state.engines[0].stashed), (11, 0));
         }
-        assert_eq!(ids(&take(&queue)), [1, 2, 3, 4]);
+        assert_eq!(ids(take(&queue)), [1, 2, 3, 4]);
     }
 
     #[test]
@@ -361,7 +361,9 @@ mod tests {
         assert!(!post(&queue, 64));
         let mut stash = take(&queue);
         assert!(!post(&queue, 64), "taken, not used");
-        stash.truncate(2);
+        for _ in 0..2 {
+            stash.pop_front();
+        }
         let mut state = queue.lock();
         state.account(0, [QP[1]; 2].into_iter(), 0, None);
         state.give_back(0, &mut stash);
@@ -375,8 +377,9 @@ mod tests {
         let queue = queue(12);
         let used = [(1, QP[1]), (0, QP[0]), (1, QP[1]), (1, QP[1])];
         for (engine, qp) in used {
+            let mut taken = queue.new_copies();
             let mut state = queue.lock();
-            state.take_batch(engine, 1, &mut VecDeque::new());
+            state.take_batch(engine, 1, &mut taken);
             state.account(engine, [qp].into_iter(), 0, None);
         }
         (12..15).for_each(|wr_id| assert!(post(&queue, wr_id)));
@@ -391,17 +394,17 @@ mod tests {
     #[test]
     fn whole_queue_posted_at_once_is_credited_over_several_passes() {
         const COUNT: usize = 8192;
-        let (producer, rq, _) = recv_queue(COUNT);
+        let (producer, rq, _) = recv_queue(RqCap::new(COUNT));
         let queue = SrqBuffers::with_producer(rq, Some(producer), 1);
         let mut state = queue.lock();
         let post_all = |state: &mut State| {
             for wr_id in 0..COUNT as u64 {
-                assert!(state.post(&RecvWr { wr_id, sg_list: SgList::default() }));
+                state.post(&RecvWr { wr_id, sg_list: SgList::default() }).unwrap();
             }
         };
         post_all(&mut state);
         for at in 0..COUNT {
-            let mut taken = VecDeque::new();
+            let mut taken = state.rq.new_copies();
             state.take_batch(0, 1, &mut taken);
             assert_eq!(taken.len(), 1);
             state.account(0, [QP[at % 2]].into_iter(), 0, None);
@@ -424,17 +427,17 @@ mod tests {
     #[test]
     fn credits_of_others_are_counted_once() {
         const COUNT: usize = 8192;
-        let (producer, rq, _) = recv_queue(COUNT);
+        let (producer, rq, _) = recv_queue(RqCap::new(COUNT));
         let queue = SrqBuffers::with_producer(rq, Some(producer), 1);
         let mut state = queue.lock();
         let post =
             |state: &mut State, wr_id| state.post(&RecvWr { wr_id, sg_list: SgList::default() });
-        assert!((0..COUNT as u64).all(|wr_id| post(&mut state, wr_id)));
-        let mut taken = VecDeque::new();
+        (0..COUNT as u64).for_each(|wr_id| post(&mut state, wr_id).unwrap());
+        let mut taken = state.rq.new_copies();
         state.take_batch(0, COUNT, &mut taken);
-        state.account(0, taken.drain(..).map(|_| QP[0]), 0, None);
+        state.account(0, (0..taken.len()).map(|_| QP[0]), 0, None);
         state.publish_retired();
-        assert!((0..COUNT as u64).all(|wr_id| post(&mut state, wr_id)));
+        (0..COUNT as u64).for_each(|wr_id| post(&mut state, wr_id).unwrap());
         assert_eq!(state.take_credits_of(0, QP[1], 1), 0);
         assert!(state.engines[0].credits.is_empty(), "{}", state.engines[0].credits.len());
         assert_eq!(state.take_credits_of(0, QP[0], 1), COUNT as u32);
@@ -451,7 +454,8 @@ mod tests {
         let mut state = queue.lock();
         state.account(0, [QP[0]].into_iter(), 1, Some((QP[0], 1)));
         assert_eq!(state.take_limit_event(), None, "11 are left");
-        state.take_batch(1, 2, &mut VecDeque::new());
+        let mut taken = state.rq.new_copies();
+        state.take_batch(1, 2, &mut taken);
         state.account(1, [QP[1]; 2].into_iter(), 1, Some((QP[1], 2)));
         assert_eq!(state.take_limit_event(), Some((9, Some((QP[1], 2)))));
         assert_eq!(state.take_limit_event(), None, "once");

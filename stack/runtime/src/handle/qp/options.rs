@@ -1,5 +1,8 @@
 //! Options of queue pairs.
 
+use ferrowarp_proto::rdmap::operation::{INLINE_LEN_MAX, SGE_COUNT_MAX};
+use ferrowarp_proto::verbs::qp::QpCap;
+
 use crate::error::CreateError;
 use crate::handle::cq::Cq;
 use crate::handle::srq::Srq;
@@ -20,16 +23,33 @@ pub struct QpOptions<'a> {
     pub max_send_wr: usize,
     /// Maximum number of outstanding receive requests, at least 1.
     pub max_recv_wr: usize,
+    /// Scatter/gather elements of a send request, at most [`SGE_COUNT_MAX`].
+    pub max_send_sge: usize,
+    /// Scatter/gather elements of a receive request, at most [`SGE_COUNT_MAX`].
+    pub max_recv_sge: usize,
+    /// Inline bytes of a send request, at most [`INLINE_LEN_MAX`].
+    pub max_inline_data: usize,
     /// Shard to which it is to belong. `None`: that of its queues, or of its connection.
     pub shard: Option<usize>,
 }
 
 impl<'a> QpOptions<'a> {
-    /// A queue pair with one completion queue, and 64 requests in each direction.
+    /// A queue pair with one completion queue, and 64 requests in each direction, each with at most
+    /// 6 elements or 96 inline bytes: then it takes 128 bytes of memory.
     #[must_use]
     pub const fn new(cq: &'a Cq) -> Self {
-        let (max_send_wr, max_recv_wr) = (64, 64);
-        Self { send_cq: cq, recv_cq: cq, srq: None, max_send_wr, max_recv_wr, shard: None }
+        let QpCap { sends, recvs } = QpCap::new(64, 64);
+        Self {
+            send_cq: cq,
+            recv_cq: cq,
+            srq: None,
+            max_send_wr: sends.max_send_wr,
+            max_recv_wr: recvs.max_recv_wr,
+            max_send_sge: sends.max_send_sge,
+            max_recv_sge: recvs.max_recv_sge,
+            max_inline_data: sends.max_inline_data,
+            shard: None,
+        }
     }
 
     /// Sets the completion queue of the receive queue.
@@ -60,11 +80,50 @@ impl<'a> QpOptions<'a> {
         self
     }
 
+    /// Sets the maximum number of elements of a send request.
+    #[must_use]
+    pub const fn max_send_sge(mut self, count: usize) -> Self {
+        self.max_send_sge = count;
+        self
+    }
+
+    /// Sets the maximum number of elements of a receive request.
+    #[must_use]
+    pub const fn max_recv_sge(mut self, count: usize) -> Self {
+        self.max_recv_sge = count;
+        self
+    }
+
+    /// Sets the maximum number of inline bytes of a send request.
+    #[must_use]
+    pub const fn max_inline_data(mut self, len: usize) -> Self {
+        self.max_inline_data = len;
+        self
+    }
+
     /// Sets the shard.
     #[must_use]
     pub const fn shard(mut self, shard: usize) -> Self {
         self.shard = Some(shard);
         self
+    }
+
+    /// Checks the maximum sizes of requests.
+    pub(crate) const fn check_requests(&self) -> Result<(), CreateError> {
+        let all = [
+            ("max_send_sge", self.max_send_sge, SGE_COUNT_MAX),
+            ("max_recv_sge", self.max_recv_sge, SGE_COUNT_MAX),
+            ("max_inline_data", self.max_inline_data, INLINE_LEN_MAX),
+        ];
+        let mut index = 0;
+        while index < all.len() {
+            let (option, wanted, limit) = all[index];
+            if wanted > limit {
+                return Err(CreateError::RequestTooLong { option, wanted, limit });
+            }
+            index += 1;
+        }
+        Ok(())
     }
 
     /// Returns the shard to which a queue pair with these options belongs from the beginning, in a

@@ -27,7 +27,7 @@ fn receiver(sge_count: u64) -> Fixture {
     let len = LEN / sge_count as u32;
     let sge = |index| Sge { addr: 2000 + index * 500, len, lkey: receiver.stag };
     let sg_list = SgList::try_from_iter((0..sge_count).map(sge)).unwrap();
-    assert!(receiver.stream.recv_queue.post(&UntaggedBuffer { wr_id: 2, sg_list }));
+    receiver.stream.recv_queue.post(2, &sg_list).unwrap();
     receiver
 }
 

@@ -14,12 +14,14 @@ use rows::{MDR, NONE, READ_1, RESPONSE, ROWS};
 
 use super::super::*;
 use crate::ddp::memory::Access;
+use crate::ddp::recv_queue::RqCap;
 use crate::ddp::sgl::Sge;
-use crate::ddp::untagged::{BufferQueue, UntaggedBuffer};
+use crate::ddp::untagged::BufferQueue;
 use crate::ddp::vec_memory::VecMemory;
 use crate::rdmap::fault::Abort;
 use crate::rdmap::operation::Operation;
 use crate::rdmap::operation::SendWr;
+use crate::rdmap::send_queue::SqCap;
 use crate::wire::ddp::UNTAGGED_LEN;
 use crate::wire::terminate::is_defined;
 
@@ -55,18 +57,19 @@ fn fixture(version: Version) -> Fixture {
     let recv_region = arena.register(0x400, 0x100, Access::LOCAL_WRITE, PD);
     let gone = arena.register(0x300, 0x40, Access::ALL, PD);
     arena.regions().invalidate(gone);
-    let mut stream = Stream::new(PD, Requester::new(8), BufferQueue::new(8));
+    let mut stream =
+        Stream::new(PD, Requester::new(SqCap::new(8)), BufferQueue::new(RqCap::new(8)));
     stream.start(version, 2, 2);
     for (wr_id, addr, len, lkey) in
         [(1, 0x400, 4, recv_region), (2, 0x440, 64, recv_region), (3, 0x300, 8, gone)]
     {
-        let sg_list = [Sge { addr, len, lkey }].into();
-        assert!(stream.recv_queue.post(&UntaggedBuffer { wr_id, sg_list }));
+        let sg_list = [Sge { addr, len, lkey }];
+        stream.recv_queue.post(wr_id, &sg_list).unwrap();
     }
     let sink = Sge { addr: 0x180, len: 8, lkey: open };
     let operation = Operation::Read { sink, rkey: 5, remote: 6 };
     let read = SendWr { wr_id: 4, operation, signaled: true, fence: false };
-    assert!(stream.requester.post(&read));
+    stream.requester.post(&read).unwrap();
     let next = stream.next_tx().unwrap();
     stream.build_next(next, &arena, &mut [0; 128]).unwrap();
     let stags = [
