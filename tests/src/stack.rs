@@ -229,7 +229,7 @@ pub fn post_write(qp: &Qp, wr_id: u64, source: Sge, rkey: Stag, remote: u64) {
 /// # Panics
 /// If the post fails.
 pub fn post_read(qp: &Qp, wr_id: u64, sink: Sge, rkey: Stag, remote: u64) {
-    post(qp, wr_id, Operation::Read { sink, rkey, remote });
+    post(qp, wr_id, Operation::Read { sink: [sink].into(), rkey, remote });
 }
 
 /// Posts a receive buffer.

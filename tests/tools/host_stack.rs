@@ -147,7 +147,7 @@ fn transfer(ends: [&HostStack; 2], address: IpAddr, len: usize) {
     let payload = Payload::Gather(SgList::from([mine.sge(0, length)]));
     execute(ends, &a, Operation::Write { payload, rkey, remote });
     mine.fill(0, len, 0);
-    execute(ends, &a, Operation::Read { sink: mine.sge(0, length), rkey, remote });
+    execute(ends, &a, Operation::Read { sink: [mine.sge(0, length)].into(), rkey, remote });
     let mut found = vec![0; len];
     for region in [&mine, &theirs] {
         region.read(0, &mut found);

@@ -91,7 +91,7 @@ fn transfer(
     let (rkey, remote) = (target.rkey(), target.addr());
     let payload = Payload::Gather(SgList::from([source.sge(0, len)]));
     let write = Operation::Write { payload, rkey, remote };
-    let read = Operation::Read { sink: sink.sge(0, len), rkey, remote };
+    let read = Operation::Read { sink: [sink.sge(0, len)].into(), rkey, remote };
     for (wr_id, operation) in [(1, write), (2, read)] {
         qp.post_send(SendWr { wr_id, operation, signaled: true, fence: false })?;
     }

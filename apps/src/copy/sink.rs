@@ -260,7 +260,7 @@ impl IncomingFile {
     fn post_read(&mut self, len: u32, source: &SlotRegion) -> anyhow::Result<()> {
         let offset = self.requested % u64::from(SLOTS) * u64::from(SLOT_LEN);
         let operation = Operation::Read {
-            sink: sge_at(&self.slots, offset, len),
+            sink: [sge_at(&self.slots, offset, len)].into(),
             rkey: source.rkey,
             remote: source.addr + offset,
         };

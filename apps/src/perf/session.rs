@@ -331,7 +331,7 @@ impl Session {
                 remote: self.peer.tx.addr + self.offset(run, qp, 0),
             },
             Transfer::Read => Operation::Read {
-                sink: sge_at(&self.rx, offset, size),
+                sink: [sge_at(&self.rx, offset, size)].into(),
                 rkey: self.peer.tx.rkey,
                 remote: self.peer.tx.addr + offset,
             },
@@ -389,7 +389,7 @@ impl Session {
     #[must_use]
     pub fn confirming_read(&self, qp: u16) -> Operation {
         Operation::Read {
-            sink: sge_at(&self.tx, self.hello.start(qp), CONFIRM_LEN),
+            sink: [sge_at(&self.tx, self.hello.start(qp), CONFIRM_LEN)].into(),
             rkey: self.peer.rx.rkey,
             remote: self.peer.rx.addr,
         }

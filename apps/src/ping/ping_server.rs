@@ -379,7 +379,7 @@ impl ClientSession {
                 }
                 let sink = sge_at(self.buffer()?, 0, self.size);
                 let (rkey, remote) = (advert.rkey, advert.addr);
-                self.post(KIND_READ, Operation::Read { sink, rkey, remote })
+                self.post(KIND_READ, Operation::Read { sink: [sink].into(), rkey, remote })
             }
             State::AwaitSink => {
                 // A smaller sink buffer gets as many bytes as it holds.

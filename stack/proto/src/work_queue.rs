@@ -45,6 +45,9 @@ pub enum PostError {
     /// There are more inline bytes than the queue was made for.
     #[error("there are more inline bytes than the queue was made for: raise its maximum")]
     InlineTooLong,
+    /// The sink of an RDMA Read is inline bytes.
+    #[error("the sink of an RDMA Read is registered memory, not inline bytes")]
+    InlineSink,
     /// The message is longer than 2^32-1 bytes.
     #[error("the message is longer than 4294967295 bytes")]
     TooLong,
@@ -75,7 +78,9 @@ pub(crate) struct Producer {
     slots: Slots,
     /// Number of the queue in its memory.
     queue: u8,
-    max: RequestMax,
+    /// [`RequestMax`], without padding.
+    sge_count: u8,
+    len: u16,
     /// Requests that surely find room, as far as is known of those that are retired.
     room: u32,
     /// Slots filled since creation.
@@ -126,6 +131,8 @@ pub const WORK_REQUESTS_MAX: usize = 1 << 26;
 pub(crate) struct Shape {
     /// Maximum number of requests, no more than [`WORK_REQUESTS_MAX`].
     pub(crate) count_max: usize,
+    /// Slots of a request, at most.
+    pub(crate) slot_count: usize,
     /// What each request may have.
     pub(crate) max: RequestMax,
 }
@@ -133,10 +140,10 @@ pub(crate) struct Shape {
 /// What a request may have at most.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestMax {
-    pub(crate) slot_count: u8,
+    /// Scatter/gather elements.
     pub(crate) sge_count: u8,
-    /// Words of inline bytes.
-    pub(crate) inline_words: u8,
+    /// Its length beside them: of a send request the inline bytes, of a receive request the slots.
+    pub(crate) len: u16,
 }
 
 /// Creates work queues of the given shapes in one memory. That is for queues of one owner: the
@@ -150,18 +157,20 @@ pub(crate) fn work_queues<const N: usize>(
     for Shape { count_max, .. } in shapes {
         assert!(count_max <= WORK_REQUESTS_MAX, "{count_max} requests in a queue");
     }
-    let rings =
-        Slots::rings(shapes.map(|shape| shape.count_max * usize::from(shape.max.slot_count)));
+    let rings = Slots::rings(shapes.map(|shape| shape.count_max * shape.slot_count));
     let lines = rings[0].lines.clone();
     let mut shapes = (0..).zip(shapes);
     let queues = rings.map(|slots| {
-        let (queue, Shape { count_max, max }) = shapes.next().expect("a ring for each shape");
+        let (queue, Shape { count_max, max, .. }) = shapes.next().expect("a ring for each shape");
         let count_max = u32::try_from(count_max).expect("no more requests than slots");
         let posted = u64::from(count_max).wrapping_neg();
         let room = count_max;
-        let producer = Producer { slots: slots.clone(), queue, max, room, tail: 0, posted };
+        let RequestMax { sge_count, len } = max;
+        let (slots, stack_slots) = (slots.clone(), slots);
+        let producer = Producer { slots, queue, sge_count, len, room, tail: 0, posted };
         let queue = u32::from(queue);
-        let consumer = Consumer { slots, queue, count_max, taken: 0, cached_tail: 0, retired: 0 };
+        let consumer =
+            Consumer { slots: stack_slots, queue, count_max, taken: 0, cached_tail: 0, retired: 0 };
         (producer, consumer)
     });
     (queues, Tails { lines, _count: PhantomData })
@@ -194,7 +203,7 @@ impl Producer {
     /// Returns what a request may have.
     #[inline(always)]
     pub(crate) const fn max(&self) -> RequestMax {
-        self.max
+        RequestMax { sge_count: self.sge_count, len: self.len }
     }
 
     /// Makes the requests posted so far visible to the stack. A plain store with release.
@@ -297,7 +306,8 @@ mod tests {
         const SLOTS: [u64; 2] = [2, 3];
         let shapes = [(3, SLOTS[0]), (2, SLOTS[1])].map(|(count_max, slot_count)| Shape {
             count_max,
-            max: RequestMax { slot_count: slot_count as u8, ..RequestMax::default() },
+            slot_count: slot_count as usize,
+            max: RequestMax::default(),
         });
         let (queues, tails) = work_queues(shapes);
         let mut queues = queues.into_iter().zip(SLOTS).zip([3_u64, 2]).collect::<Vec<_>>();

@@ -65,7 +65,7 @@
 //!     let inline = Payload::inline(b"done")?;
 //!     let operations = [
 //!         Operation::Write { payload, rkey, remote },
-//!         Operation::Read { sink: mr_l.sge(100, 5), rkey, remote },
+//!         Operation::Read { sink: [mr_l.sge(100, 5)].into(), rkey, remote },
 //!         Operation::Send { payload: inline, solicited: false, invalidate: None },
 //!     ];
 //!     for (wr_id, operation) in (1..).zip(operations) {

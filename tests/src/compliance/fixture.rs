@@ -573,7 +573,7 @@ impl FpduFixture {
     /// Posts a Read of `len` bytes to `at`.
     pub fn post_read(&mut self, wr_id: u32, at: u32, len: u32, rkey: u32, remote: u64) {
         let sink = self.sge(at, len);
-        self.post_op(wr_id, Operation::Read { sink, rkey, remote });
+        self.post_op(wr_id, Operation::Read { sink: [sink].into(), rkey, remote });
     }
 
     /// Posts a receive.

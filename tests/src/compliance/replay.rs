@@ -150,7 +150,11 @@ impl FpduFixture {
                 let lkey = self.stags[sink];
                 let sink = Sge { addr: u64::from(number(at)), len: number(len), lkey };
                 let (rkey, remote) = (number(stag), u64::from(number(to)));
-                self.post_wr(place, number(id), Operation::Read { sink, rkey, remote });
+                self.post_wr(
+                    place,
+                    number(id),
+                    Operation::Read { sink: [sink].into(), rkey, remote },
+                );
             }
             ["atomic", id, stag, to, sink, at, ref op @ ..] => {
                 let sink = Sge { addr: u64::from(number(at)), len: 8, lkey: self.stags[sink] };

@@ -130,7 +130,7 @@ fn sending_continues_after_peer_fin_until_close() {
     assert_eq!(sent_opcodes(&mut fx), [opcode::SEND; 100]);
     // A Read is refused: the peer can no longer respond.
     let sink = Sge { addr: 0, len: 4, lkey: fx.mem_stag };
-    let operation = Operation::Read { sink, rkey: PEER_STAG, remote: 0 };
+    let operation = Operation::Read { sink: [sink].into(), rkey: PEER_STAG, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     assert_eq!(fx.engine.post_send(qp, wr), Err(PostError::NoReads));
     assert_eq!((fins_sent(&fx), fx.end_reason()), (0, None));

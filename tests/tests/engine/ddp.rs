@@ -432,7 +432,7 @@ fn zero_length_messages_are_one_segment() {
         fx.post_op(wr_id, Operation::Send { payload: nothing(), solicited, invalidate });
     }
     fx.post_op(8, Operation::Write { payload: nothing(), rkey: 1, remote: 2 });
-    fx.post_op(9, Operation::Read { sink: Sge::default(), rkey: 1, remote: 2 });
+    fx.post_op(9, Operation::Read { sink: [Sge::default()].into(), rkey: 1, remote: 2 });
     let lens: Vec<_> =
         fx.sent_ulpdus().iter().map(|ulpdu| (ulpdu.len(), ulpdu[0] & 0x40)).collect();
     assert_eq!(lens, [(18, 0x40), (18, 0x40), (18, 0x40), (18, 0x40), (14, 0x40), (46, 0x40)]);

@@ -238,7 +238,8 @@ fn refused_read_completes_with_remote_access_error() {
     let mut world = World::new(&WorldOptions::new(8));
     let [active, _] = connected(&mut world);
     let ours = register(&world, 0, Access::ALL);
-    let operation = Operation::Read { sink: sge(ours, 0, 8), rkey: 0x1234_5678, remote: 0 };
+    let operation =
+        Operation::Read { sink: [sge(ours, 0, 8)].into(), rkey: 0x1234_5678, remote: 0 };
     let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     world.ends[0].engine.post_send(active, read).unwrap();
     world.ends[0].engine.post_send(active, write(2, 5, 0)).unwrap();
@@ -257,7 +258,7 @@ fn requests_after_a_flushed_read_are_flushed() {
         let ours = register(&world, 0, Access::ALL);
         let stag = register(&world, 1, Access::ALL);
         world.partition();
-        let operation = Operation::Read { sink: sge(ours, 0, 8), rkey: stag, remote: 0 };
+        let operation = Operation::Read { sink: [sge(ours, 0, 8)].into(), rkey: stag, remote: 0 };
         let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
         world.ends[0].engine.post_send(active, read).unwrap();
         for wr_id in 2..5 {
@@ -457,7 +458,7 @@ fn posting_needs_a_connection_and_reads_need_ord() {
     none.ird = 0;
     none.ord = 0;
     let [active, _] = connected_with(&mut world, &none, &none);
-    let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
+    let operation = Operation::Read { sink: [Sge::default()].into(), rkey: 1, remote: 0 };
     let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     let engine = &mut world.ends[0].engine;
     assert_eq!(engine.post_send(active, read), Err(PostError::NoReads));
@@ -482,7 +483,7 @@ fn lost_peer_times_out_and_work_is_flushed() {
     let [active, _] = connected(&mut world);
     let ours = register(&world, 0, Access::ALL);
     world.partition();
-    let operation = Operation::Read { sink: sge(ours, 0, 8), rkey: 1, remote: 0 };
+    let operation = Operation::Read { sink: [sge(ours, 0, 8)].into(), rkey: 1, remote: 0 };
     let read = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     world.ends[0].engine.post_send(active, read).unwrap();
     let mut seen = None;

@@ -112,7 +112,12 @@ fn read_through_mw_of_another_qp_is_refused() {
     let (_, _, rkey) = connect_with_mw(&mut world);
     let [other, other_peer] = connect(&mut world, 1, None);
     let sink = Sge { addr: 0, len: 4, lkey: register(&world, 0, 0, 64) };
-    post(&mut world, 0, other, signaled_wr(1, Operation::Read { sink, rkey, remote: 0 }));
+    post(
+        &mut world,
+        0,
+        other,
+        signaled_wr(1, Operation::Read { sink: [sink].into(), rkey, remote: 0 }),
+    );
     assert_eq!(disconnect_cause(&mut world, 1), (other_peer, Some((0, 1, 3))));
     assert_eq!(completions(&mut world, 0, CqId(1), 1)[0].status, WcStatus::RemoteAccess);
 }
@@ -166,7 +171,7 @@ fn local_requests_keep_order_and_obey_the_fence() {
         &mut world,
         1,
         passive,
-        signaled_wr(1, Operation::Read { sink, rkey: library, remote: 0 }),
+        signaled_wr(1, Operation::Read { sink: [sink].into(), rkey: library, remote: 0 }),
     );
     let mut fenced = signaled_wr(2, Operation::Invalidate { stag: rkey });
     fenced.fence = true;
@@ -183,7 +188,7 @@ fn local_requests_keep_order_and_obey_the_fence() {
         &mut world,
         1,
         passive,
-        signaled_wr(4, Operation::Read { sink, rkey: library, remote: 0 }),
+        signaled_wr(4, Operation::Read { sink: [sink].into(), rkey: library, remote: 0 }),
     );
     world.run_for(MICROSECOND);
     post(&mut world, 1, passive, signaled_wr(5, Operation::Invalidate { stag: again.rkey }));

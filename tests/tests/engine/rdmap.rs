@@ -249,7 +249,10 @@ fn zero_length_read_ignores_stag_and_to() {
     let mut fx = connected();
     fx.inject_ulpdu(&read_request(1, 0xdead_beef, u64::MAX, 0, 0x123));
     assert_eq!(fx.sent_ulpdus(), [read_response(PEER_STAG, 0x123, true, b"")]);
-    fx.post_op(1, Operation::Read { sink: Sge::default(), rkey: 0xdead_beef, remote: u64::MAX });
+    fx.post_op(
+        1,
+        Operation::Read { sink: [Sge::default()].into(), rkey: 0xdead_beef, remote: u64::MAX },
+    );
     let ulpdus = fx.sent_ulpdus();
     assert_eq!(ulpdus[0][30..34], [0; 4]);
     fx.inject_ulpdu(&read_response(0, 0, true, b""));
@@ -405,7 +408,7 @@ fn outstanding_reads_never_exceed_ord() {
     fx.inject_ulpdu(&read_response(fx.mem_stag, 0, true, b"x"));
     assert_eq!(sent_opcodes(&mut fx), [opcode::ATOMIC_REQUEST]);
     let mut fx = FpduFixture::connected(1460, 4, 0);
-    let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
+    let operation = Operation::Read { sink: [Sge::default()].into(), rkey: 1, remote: 0 };
     let wr = SendWr { wr_id: 1, operation, signaled: true, fence: false };
     let qp = fx.qp();
     assert_eq!(fx.engine.post_send(qp, wr), Err(PostError::NoReads));

@@ -518,7 +518,7 @@ fn terminate_for_local_error_has_no_headers() {
     for operation in [
         Operation::Write { payload: payload(), rkey: PEER_STAG, remote: 0 },
         Operation::Send { payload: payload(), solicited: false, invalidate: None },
-        Operation::Read { sink: nowhere, rkey: PEER_STAG, remote: 0 },
+        Operation::Read { sink: [nowhere].into(), rkey: PEER_STAG, remote: 0 },
     ] {
         let mut fx = connected();
         fx.post_op(1, operation);

@@ -131,7 +131,7 @@ fn rejected_requests_are_reported_as_the_completion_queue_is_polled() {
         it.ird = 0;
     }));
     let read = |wr_id| {
-        let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
+        let operation = Operation::Read { sink: [Sge::default()].into(), rkey: 1, remote: 0 };
         SendWr { wr_id, operation, signaled: false, fence: false }
     };
     pair.post([read(1), read(2), pair.write(3, false), read(4)]);
@@ -153,7 +153,7 @@ fn only_signaled_successes_among_rejected_requests_are_reported() {
         it.ird = 0;
     }));
     let read = |wr_id| {
-        let operation = Operation::Read { sink: Sge::default(), rkey: 1, remote: 0 };
+        let operation = Operation::Read { sink: [Sge::default()].into(), rkey: 1, remote: 0 };
         SendWr { wr_id, operation, signaled: false, fence: false }
     };
     let writes = [(2, true), (3, false), (5, true), (6, false), (7, true)];

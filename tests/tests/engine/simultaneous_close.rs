@@ -49,7 +49,7 @@ impl Pair {
             let offset = u64::from(wr_id) * u64::from(LEN);
             let sink = Sge { addr: READ as u64 + offset, len: LEN, lkey };
             let operation = match wr_id % 5 {
-                0 if asks => Operation::Read { sink, rkey, remote: 0 },
+                0 if asks => Operation::Read { sink: [sink].into(), rkey, remote: 0 },
                 1 => Operation::Write { payload, rkey, remote: WRITTEN as u64 + offset },
                 2 if asks => {
                     let sink = Sge { addr: READ as u64 + offset + offset % 8, len: 8, lkey };

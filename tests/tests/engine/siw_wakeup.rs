@@ -48,7 +48,7 @@ fn siw_wakeup_never_interleaves_with_a_response() {
     let bytes: Vec<u8> = (0..LEN).map(|at| u8::try_from(at % 251).unwrap()).collect();
     world.ends[0].arena.write(0, &bytes);
     let sink = Sge { addr: 0, len: LEN, lkey: sink };
-    let read = Operation::Read { sink, rkey: source, remote: 0 };
+    let read = Operation::Read { sink: [sink].into(), rkey: source, remote: 0 };
     post(&mut world, 1, qps[1], signaled_wr(1, read));
     poll_end(&mut world, 1);
     let first = opcodes(&poll_end(&mut world, 0));

@@ -107,7 +107,7 @@ impl Connection {
             live.fx.engine.post_recv(live.qp, wr).unwrap();
         }
         let sink = Sge { addr: SHARED, len: 64, lkey: live.stag };
-        let read = Operation::Read { sink, rkey: 1, remote: 0 };
+        let read = Operation::Read { sink: [sink].into(), rkey: 1, remote: 0 };
         let payload = Payload::inline(b"written").unwrap();
         live.post(4, read.clone());
         live.post(5, read);

@@ -310,7 +310,10 @@ impl<'a> Exchange<'a> {
         for at in (0..total_len).step_by(len.max(1)) {
             let sink = sge_at(&self.rx, (step.sink + at) as u64, u32::try_from(len)?);
             let remote = self.peer.tx_address + (step.source + at) as u64;
-            self.post(DONE, Operation::Read { sink, rkey: self.peer.tx_stag, remote })?;
+            self.post(
+                DONE,
+                Operation::Read { sink: [sink].into(), rkey: self.peer.tx_stag, remote },
+            )?;
             count += 1;
         }
         self.wait(DONE, self.counts[DONE] + count)?;
@@ -403,7 +406,7 @@ impl<'a> Exchange<'a> {
                 Fault::Write => write(wrong, rx_address),
                 Fault::Read => {
                     let sink = sge_at(&self.rx, 0, 64);
-                    Operation::Read { sink, rkey: wrong, remote: tx_address }
+                    Operation::Read { sink: [sink].into(), rkey: wrong, remote: tx_address }
                 }
                 Fault::Invalidate => send(Some(wrong)),
                 Fault::Send => send(None),

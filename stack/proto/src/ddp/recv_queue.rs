@@ -52,10 +52,9 @@ impl RqCap {
     pub(crate) const fn shape(self) -> Shape {
         let Self { max_recv_wr, max_recv_sge } = self;
         assert!(max_recv_sge <= SGE_COUNT_MAX);
-        let slots = (SGES + 2 * max_recv_sge).div_ceil(SLOT_WORDS).next_power_of_two();
-        let (slot_count, sge_count) = (slots as u8, max_recv_sge as u8);
-        let max = RequestMax { slot_count, sge_count, inline_words: 0 };
-        Shape { count_max: max_recv_wr, max }
+        let slot_count = (SGES + 2 * max_recv_sge).div_ceil(SLOT_WORDS).next_power_of_two();
+        let max = RequestMax { sge_count: max_recv_sge as u8, len: slot_count as u16 };
+        Shape { count_max: max_recv_wr, slot_count, max }
     }
 }
 
@@ -85,7 +84,7 @@ pub fn recv_queue(cap: RqCap) -> (RqProducer, RqConsumer, Tails<1>) {
 
 /// Returns the two sides of a receive queue, over a work queue of its shape.
 pub(crate) fn from_work_queue((producer, ring): (Producer, Consumer)) -> (RqProducer, RqConsumer) {
-    let slot_shift = producer.max().slot_count.ilog2() as u8;
+    let slot_shift = producer.max().len.ilog2() as u8;
     (RqProducer(producer), RqConsumer { ring, slot_shift })
 }
 
@@ -96,7 +95,7 @@ impl RqProducer {
     /// `QueueFull`, `TooManySges`; nothing was posted.
     #[inline(always)]
     pub fn post(&mut self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
-        let RequestMax { slot_count, sge_count, .. } = self.0.max();
+        let RequestMax { sge_count, len: slot_count } = self.0.max();
         if list.len() > usize::from(sge_count) {
             return Err(PostError::TooManySges);
         }

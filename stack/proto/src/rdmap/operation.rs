@@ -99,7 +99,8 @@ impl Operation {
             Self::Send { payload, .. }
             | Self::Write { payload, .. }
             | Self::WriteImmediate { payload, .. } => payload.len(),
-            Self::Read { sink, .. } | Self::Atomic { sink, .. } => u64::from(sink.len),
+            Self::Read { sink, .. } => crate::ddp::sgl::len(sink),
+            Self::Atomic { sink, .. } => u64::from(sink.len),
             Self::Immediate { .. } => 0,
             Self::Bind(_) | Self::Invalidate { .. } => 0,
         }
@@ -170,7 +171,7 @@ impl SendWr {
             }
             Operation::Read { sink, rkey: stag, remote } => {
                 let head = WqeHead { stag: *stag, remote: *remote, ..head };
-                queue.post(WqeOpcode::Read, &head, WqePayload::Gather(&[*sink]))
+                queue.post(WqeOpcode::Read, &head, WqePayload::Gather(sink))
             }
             Operation::Atomic { op, sink, rkey: stag, remote } => {
                 let head = WqeHead { stag: *stag, remote: *remote, ..head };
@@ -214,8 +215,8 @@ pub enum Operation {
     },
     /// RDMA Read from the peer's tagged buffer (verbs: `IBV_WR_RDMA_READ`).
     Read {
-        /// Data Sink: the local buffer for the response.
-        sink: Sge,
+        /// Data Sink: the local buffer for the response. Each element gets a Read Request.
+        sink: SgList,
         /// STag at the peer.
         rkey: Stag,
         /// Tagged offset at the peer.

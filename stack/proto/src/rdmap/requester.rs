@@ -123,8 +123,9 @@ impl Requester {
     }
 
     /// True if a message was ever built, at least in part.
-    pub(super) const fn has_built(&self) -> bool {
-        self.entries.next_to_build > self.unsent_count || self.offset > 0
+    pub(super) fn has_built(&self) -> bool {
+        let is_begun = || self.entries.unbuilt().is_some_and(|entry| entry.progress.is_begun());
+        self.entries.next_to_build > self.unsent_count || self.offset > 0 || is_begun()
     }
 
     /// Sets the MSN of the next Send.
@@ -183,7 +184,8 @@ impl Requester {
     }
 
     fn needs_response(&self, number: u64) -> bool {
-        let is_waiting = |entry: &Entry| entry.progress == Progress::Queued;
+        let is_waiting =
+            |entry: &Entry| matches!(entry.progress, Progress::Queued | Progress::Reading { .. });
         let entry = self.entries.get(number).filter(|entry| is_waiting(entry));
         entry.is_some_and(|entry| entry.opcode().is_answered())
     }
@@ -192,17 +194,21 @@ impl Requester {
     #[must_use]
     pub fn can_build(&self) -> bool {
         let Some(entry) = self.entries.unbuilt() else { return false };
+        let has_credit = || self.outstanding_count() < usize::from(self.ord);
         if entry.progress != Progress::Queued {
-            // Its Immediate Data follow, or the build is to report a refused local operation.
-            return matches!(entry.progress, Progress::WriteBuilt | Progress::LocalOpFailed(_));
+            return match entry.progress {
+                // Its next Read Request, its Immediate Data, or the report of a refused operation.
+                Progress::Reading { .. } => has_credit(),
+                Progress::WriteBuilt | Progress::LocalOpFailed(_) => true,
+                _ => false,
+            };
         }
         if self.offset > 0 {
             return true;
         }
         // A Read without ORD credit blocks the requests after it: they do not overtake it.
         // req: RDMAP-231, RDMAP-235, RDMAP-237
-        let credit =
-            !entry.opcode().is_answered() || self.outstanding_count() < usize::from(self.ord);
+        let credit = !entry.opcode().is_answered() || has_credit();
         // req: RDMAP-217, RDMAP-237
         credit
             && !entry.opcode().is_local()
@@ -264,7 +270,7 @@ impl Requester {
                 Ok(builder.immediate(&wqe, send_msn))
             }
             WqeOpcode::Write | WqeOpcode::WriteImmediate => builder.write(&wqe, chunk),
-            WqeOpcode::Read => builder.read(&wqe, read_msn),
+            WqeOpcode::Read => builder.read(&wqe, entry.next_sink(&wqe), read_msn),
             WqeOpcode::FetchAdd | WqeOpcode::Swap | WqeOpcode::CmpSwap => {
                 let Some(op) = wqe.atomic() else { return Ok(0) };
                 let (stag, to) = (wqe.stag(), wqe.remote());
@@ -358,7 +364,10 @@ impl Requester {
                 // req: RDMAP-226
                 self.outstanding.push_back(number);
                 if entry.opcode() == WqeOpcode::Read {
-                    Progress::Reading
+                    if !entry.on_read_requested(&self.sq) {
+                        return;
+                    }
+                    entry.progress
                 } else {
                     Progress::Atomic { id }
                 }

@@ -89,9 +89,15 @@ impl<M: Memory> SegmentBuilder<'_, M> {
         Ok(BuiltSegment { len: TAGGED_LEN + len, payload_len: len, last })
     }
 
-    /// Builds a Read Request.
-    pub(super) fn read(&mut self, wqe: &Wqe<'_>, msn: u32) -> Result<BuiltSegment, MemoryFault> {
-        let sink = wqe.sge(0);
+    /// Builds a Read Request for SGE `sink` of a Read: those before it have their own.
+    pub(super) fn read(
+        &mut self,
+        wqe: &Wqe<'_>,
+        sink: u8,
+        msn: u32,
+    ) -> Result<BuiltSegment, MemoryFault> {
+        let before = wqe.sges().take(sink.into()).map(|sge| u64::from(sge.len)).sum();
+        let sink = wqe.sge(sink.into());
         // req: RDMAP-144, RDMAP-149
         self.write_untagged_header(Opcode::ReadRequest, QN_READ_REQUEST, msn);
         let request = ReadRequest {
@@ -101,7 +107,7 @@ impl<M: Memory> SegmentBuilder<'_, M> {
             len: sink.len,
             source_stag: wqe.stag(),
             // req: RDMAP-022
-            source_to: wqe.remote(),
+            source_to: wqe.remote().wrapping_add(before),
         };
         // req: RDMAP-071
         request.emit(&mut self.out[UNTAGGED_LEN..]);

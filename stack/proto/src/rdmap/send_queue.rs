@@ -20,7 +20,7 @@ pub struct SqCap {
     pub max_send_wr: usize,
     /// Scatter/gather elements of a request, at most [`SGE_COUNT_MAX`].
     pub max_send_sge: usize,
-    /// Inline bytes of a request, at most [`INLINE_LEN_MAX`]; rounded up to whole words.
+    /// Inline bytes of a request, at most [`INLINE_LEN_MAX`].
     pub max_inline_data: usize,
 }
 
@@ -31,7 +31,7 @@ impl SqCap {
         Self { max_send_wr, max_send_sge: 6, max_inline_data: 96 }
     }
 
-    /// Shape of its work queue. Inline bytes have whole words.
+    /// Shape of its work queue.
     ///
     /// # Panics
     /// If a request is to have more elements or inline bytes than any may.
@@ -40,11 +40,12 @@ impl SqCap {
         let Self { max_send_wr, max_send_sge, max_inline_data } = self;
         assert!(max_send_sge <= SGE_COUNT_MAX && max_inline_data <= INLINE_LEN_MAX);
         let max = RequestMax {
-            slot_count: wqe::slot_count_max(max_send_sge, max_inline_data) as u8,
+            // One has the shortest way of all, without a check.
             sge_count: if max_send_sge == 0 { 1 } else { max_send_sge as u8 },
-            inline_words: max_inline_data.div_ceil(wqe::WORD_LEN) as u8,
+            len: max_inline_data as u16,
         };
-        Shape { count_max: max_send_wr, max }
+        let slot_count = wqe::slot_count_max(max_send_sge, max_inline_data);
+        Shape { count_max: max_send_wr, slot_count, max }
     }
 }
 

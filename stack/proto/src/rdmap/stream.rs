@@ -152,7 +152,7 @@ impl Stream {
     }
 
     /// True if the RTR message or another was built, at least in part.
-    pub const fn has_sent(&self) -> bool {
+    pub fn has_sent(&self) -> bool {
         self.rtr_sent || self.requester.has_built()
     }
 

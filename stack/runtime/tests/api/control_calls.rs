@@ -78,7 +78,7 @@ fn write_and_read(
     let payload = gather(source.sge(0, all));
     a.post_send(request(1, Operation::Write { payload, rkey, remote })).unwrap();
     expect_success(&worker.left, 1, WcOpcode::Write);
-    let operation = Operation::Read { sink: sink.sge(0, all), rkey, remote };
+    let operation = Operation::Read { sink: [sink.sge(0, all)].into(), rkey, remote };
     a.post_send(request(2, operation)).unwrap();
     expect_success(&worker.left, 2, WcOpcode::Read);
     contents(sink) == contents(source)

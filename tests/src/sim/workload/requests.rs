@@ -1,5 +1,7 @@
 //! Posts random requests.
 
+use std::array;
+
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, SendWr};
 use rand::RngExt;
@@ -78,7 +80,14 @@ impl Workload {
                 let offset = world.rng.random_range(0..=SLOT_LEN - len);
                 effect = Effect::Fetches { slot, offset };
                 let remote = (addr_of(conn, Area::ReadSource, slot) + offset) as u64;
-                Operation::Read { sink: sink(len), rkey, remote }
+                let start = addr_of(conn, Area::Sink, number);
+                let mut cuts: [usize; 3] = array::from_fn(|_| world.rng.random_range(0..=len));
+                cuts.sort_unstable();
+                let [a, b, c] = cuts;
+                // Empty ones among them.
+                let pieces = [0..a, a..b, b..c, c..len];
+                let sink = pieces.map(|piece| side.sge(start + piece.start, piece.len()));
+                Operation::Read { sink: sink.into(), rkey, remote }
             }
             Kind::Write | Kind::SgWrite => Operation::Write { payload, rkey, remote },
             Kind::OwnWord | Kind::SharedWord => {
@@ -91,7 +100,7 @@ impl Workload {
                 effect = Effect::Word(expected);
                 match access {
                     WordAccess::Atomic(op) => Operation::Atomic { op, sink: sink(8), rkey, remote },
-                    WordAccess::Read => Operation::Read { sink: sink(8), rkey, remote },
+                    WordAccess::Read => Operation::Read { sink: [sink(8)].into(), rkey, remote },
                     WordAccess::Write(word) => {
                         fence = true;
                         let payload = Payload::Inline(word.to_ne_bytes().into());

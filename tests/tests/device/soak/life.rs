@@ -216,7 +216,12 @@ impl Life {
         let [left, right] = regions;
         let sink = left.sge(self.place + WRITE_MAX, u32::try_from(self.len)?);
         let (rkey, remote) = (right.rkey(), right.addr() + self.place as u64);
-        Ok([self.send(0, Operation::Read { sink, rkey, remote }, Expected::Success, requests)?])
+        Ok([self.send(
+            0,
+            Operation::Read { sink: [sink].into(), rkey, remote },
+            Expected::Success,
+            requests,
+        )?])
     }
 
     /// Compares what was read; returns the bytes compared in the exchange.

@@ -68,7 +68,7 @@ impl Requester {
             Progress::Rejected(rejection) => RequestOutcome::Rejected(rejection),
             Progress::Queued
             | Progress::WriteBuilt
-            | Progress::Reading
+            | Progress::Reading { .. }
             | Progress::LocalOpFailed(_)
             | Progress::Atomic { .. } => return None,
         };

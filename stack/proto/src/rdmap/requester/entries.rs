@@ -15,8 +15,9 @@ pub(super) enum Progress {
     Built,
     /// A [`WqeOpcode::WriteImmediate`] whose Write is built, but not its Immediate Data.
     WriteBuilt,
-    /// Outstanding Read.
-    Reading,
+    /// Outstanding Read, at least in part: each SGE of its sink that is not empty has a Read
+    /// Request. The next one is for SGE `next`, the next response for SGE `answering`.
+    Reading { next: u8, answering: u8 },
     /// Outstanding atomic operation; `id` is its Request Identifier.
     Atomic { id: u32 },
     /// Read or atomic operation whose response was delivered.
@@ -27,6 +28,13 @@ pub(super) enum Progress {
     Failed,
     /// Refused when it was taken from the send queue.
     Rejected(Rejection),
+}
+
+impl Progress {
+    /// True if a message of the request was built, but not all.
+    pub(super) const fn is_begun(self) -> bool {
+        matches!(self, Self::WriteBuilt | Self::Reading { .. })
+    }
 }
 
 /// Reason why a posted request was refused: the connection changed after it was checked.
@@ -78,6 +86,43 @@ impl Entry {
     #[inline(always)]
     pub(super) fn wqe<'a>(&self, sq: &'a SqConsumer) -> Wqe<'a> {
         sq.wqe(u64::from(self.slot), self.control)
+    }
+
+    /// Returns the SGE for which a Read needs a Read Request next.
+    #[inline(always)]
+    pub(super) fn next_sink(&self, wqe: &Wqe<'_>) -> u8 {
+        match self.progress {
+            Progress::Reading { next, .. } => next,
+            _ => wqe.first_sink(),
+        }
+    }
+
+    /// Handles a Read Request that was built for the next sink of a Read: true if no other sink
+    /// needs one.
+    #[inline(always)]
+    pub(super) fn on_read_requested(&mut self, sq: &SqConsumer) -> bool {
+        let wqe = self.wqe(sq);
+        let sink = self.next_sink(&wqe);
+        let answering = match self.progress {
+            Progress::Reading { answering, .. } => answering,
+            _ => sink,
+        };
+        let next = wqe.sink_after(sink);
+        self.progress = Progress::Reading { next, answering };
+        usize::from(next) == wqe.payload_count()
+    }
+
+    /// Handles the end of the response for SGE `answering` of a Read: true if it completes the
+    /// Read.
+    #[inline(always)]
+    pub(super) fn on_read_answered(&mut self, sq: &SqConsumer) -> bool {
+        let Progress::Reading { next, answering } = self.progress else { return false };
+        let wqe = self.wqe(sq);
+        let answering = wqe.sink_after(answering);
+        let is_done = usize::from(answering) == wqe.payload_count();
+        self.progress =
+            if is_done { Progress::Answered } else { Progress::Reading { next, answering } };
+        is_done
     }
 }
 

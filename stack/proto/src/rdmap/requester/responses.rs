@@ -52,7 +52,8 @@ impl Requester {
     /// Returns the sink of the oldest outstanding request if it is a Read.
     fn oldest_sink(&self) -> Option<Sge> {
         let entry = self.entries.get(*self.outstanding.front()?)?;
-        (entry.progress == Progress::Reading).then(|| entry.wqe(&self.sq).first_sge())
+        let Progress::Reading { answering, .. } = entry.progress else { return None };
+        Some(entry.wqe(&self.sq).sge(answering.into()))
     }
 
     /// Returns the part of the sink of the oldest outstanding request that was not placed, if it is
@@ -70,16 +71,16 @@ impl Requester {
         self.response_placed += len;
     }
 
-    /// Counts a placed segment of a Read Response; true if it completed the Read.
+    /// Counts a placed segment of a Read Response; true if it ended the response.
     pub fn on_response_placed(&mut self, len: usize, last: bool) -> bool {
         let Some(&number) = self.outstanding.front() else { return false };
         let Some(entry) = self.entries.get_mut(number) else { return false };
-        if entry.progress != Progress::Reading {
+        if !matches!(entry.progress, Progress::Reading { .. }) {
             return false;
         }
         // req: RDMAP-039, RDMAP-210, RDMAP-219, RDMAP-223
         if last {
-            entry.progress = Progress::Answered;
+            entry.on_read_answered(&self.sq);
             self.outstanding.pop_front();
             self.response_placed = 0;
         } else {

@@ -65,7 +65,7 @@ impl Requester {
     /// Returns the oldest matching request that was sent, at least in part, and is not done.
     fn oldest_outstanding(&self, matches: impl Fn(WqeOpcode) -> bool) -> Option<u64> {
         let is_begun = |number: u64, progress: Progress| match progress {
-            Progress::Reading | Progress::Atomic { .. } | Progress::WriteBuilt => true,
+            Progress::Reading { .. } | Progress::Atomic { .. } | Progress::WriteBuilt => true,
             Progress::Queued => number == self.entries.next_to_build && self.offset > 0,
             Progress::Built
             | Progress::Answered

@@ -87,7 +87,7 @@ fn rejected_requests_complete_after_all_before_them_and_are_not_sent() {
 fn rejected_read_needs_no_response() {
     let (mut requester, mut producer) = requester(0, &[]);
     let sink = Sge { addr: 0, len: 8, lkey: 1 };
-    let operation = Operation::Read { sink, rkey: 1, remote: 0 };
+    let operation = Operation::Read { sink: [sink].into(), rkey: 1, remote: 0 };
     for rejected in [OpcodeSet::ANSWERED, OpcodeSet::EXTENSIONS.union(OpcodeSet::LOCAL)] {
         let wr = SendWr { operation: operation.clone(), ..write(0) };
         wr.post_to(&mut producer).unwrap();

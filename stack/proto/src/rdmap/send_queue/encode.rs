@@ -133,7 +133,7 @@ impl SqProducer {
     /// Posts a Send, an RDMA Write or an RDMA Read; of a Read the payload is the sink.
     ///
     /// # Errors
-    /// `QueueFull`, `TooManySges`, `InlineTooLong`, `TooLong`; nothing was posted.
+    /// `QueueFull`, `TooManySges`, `InlineTooLong`, `InlineSink`, `TooLong`; nothing was posted.
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -150,6 +150,14 @@ impl SqProducer {
                 out.put_head(opcode, head, 1, PAYLOAD + 2)
             });
         }
+        let payload = match payload {
+            // A Read Request has a sink, also for no bytes.
+            WqePayload::Gather([]) if opcode == WqeOpcode::Read => Sge::default().into(),
+            WqePayload::Inline(_) if opcode == WqeOpcode::Read => {
+                return Err(PostError::InlineSink);
+            }
+            other => other,
+        };
         self.post_at(opcode, head, PAYLOAD, payload, |_| {})
     }
 
@@ -192,7 +200,7 @@ impl SqProducer {
                 }
             }
             WqePayload::Inline(bytes) => {
-                if bytes.len() > WORD_LEN * usize::from(self.0.max().inline_words) {
+                if bytes.len() > usize::from(self.0.max().len) {
                     return Err(PostError::InlineTooLong);
                 }
             }

@@ -13,12 +13,16 @@ fn send_queue_of(cap: SqCap) -> (SqProducer, SqConsumer) {
     from_work_queue(queue)
 }
 
-fn any_payload(cap: SqCap) -> impl Strategy<Value = Payload> {
+fn any_list(cap: SqCap, count_min: usize) -> impl Strategy<Value = SgList> {
     let sge = (any::<u64>(), 0..u32::MAX / SGE_COUNT_MAX as u32, any::<u32>());
     let sge = sge.prop_map(|(addr, len, lkey)| Sge { addr, len, lkey });
+    prop::collection::vec(sge, count_min..=cap.max_send_sge)
+        .prop_map(|list| SgList::try_from_iter(list).unwrap())
+}
+
+fn any_payload(cap: SqCap) -> impl Strategy<Value = Payload> {
     prop_oneof![
-        prop::collection::vec(sge, 0..=cap.max_send_sge)
-            .prop_map(|list| Payload::gather(&list).unwrap()),
+        any_list(cap, 0).prop_map(Payload::Gather),
         prop::collection::vec(any::<u8>(), 0..=cap.max_inline_data)
             .prop_map(|bytes| Payload::inline(&bytes).unwrap()),
     ]
@@ -57,8 +61,10 @@ fn any_operation(cap: SqCap) -> impl Strategy<Value = Operation> {
                 Operation::WriteImmediate { payload, rkey, remote, data, solicited }
             }
         ),
-        (sink(), at()).prop_map(move |(sink, (rkey, remote))| {
-            Operation::Read { sink: sge(sink), rkey, remote }
+        (any_list(cap, 1), at()).prop_map(|(sink, (rkey, remote))| Operation::Read {
+            sink,
+            rkey,
+            remote
         }),
         (any_atomic(), sink(), at()).prop_map(move |(op, sink, (rkey, remote))| {
             Operation::Atomic { op, sink: Sge { len: 8, ..sge(sink) }, rkey, remote: remote & !7 }
@@ -108,7 +114,10 @@ fn decode(sq: &SqConsumer, slot: u64) -> SendWr {
             let data = wqe.immediate();
             Operation::WriteImmediate { payload: payload(), rkey, remote, data, solicited }
         }
-        WqeOpcode::Read => Operation::Read { sink: wqe.sge(0), rkey, remote },
+        WqeOpcode::Read => {
+            let sink = SgList::try_from_iter(wqe.sges()).unwrap();
+            Operation::Read { sink, rkey, remote }
+        }
         WqeOpcode::FetchAdd | WqeOpcode::Swap | WqeOpcode::CmpSwap => {
             Operation::Atomic { op: wqe.atomic().unwrap(), sink: wqe.sge(0), rkey, remote }
         }
@@ -235,10 +244,12 @@ fn request_beyond_a_limit_by_one_is_refused() {
     let refused = [
         (WqePayload::Gather(&four), PostError::TooManySges),
         (WqePayload::Gather(&too_long), PostError::TooLong),
-        (WqePayload::Inline(&[0; 25]), PostError::InlineTooLong),
+        (WqePayload::Inline(&[0; 18]), PostError::InlineTooLong),
     ];
     for (payload, error) in refused {
         for opcode in [WqeOpcode::Send, WqeOpcode::Write, WqeOpcode::Read] {
+            let is_sink = opcode == WqeOpcode::Read && matches!(payload, WqePayload::Inline(_));
+            let error = if is_sink { PostError::InlineSink } else { error };
             assert_eq!(producer.post(opcode, &head, payload), Err(error));
         }
         assert_eq!(producer.post_write_immediate(&head, [0; 8], payload), Err(error));

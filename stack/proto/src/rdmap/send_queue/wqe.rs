@@ -385,6 +385,29 @@ impl<'a> Wqe<'a> {
         self.sge_at(self.payload() + 2 * index)
     }
 
+    /// Number of the first SGE of a Read's sink: that is not empty, if there is one.
+    #[inline(always)]
+    pub(in crate::rdmap) fn first_sink(&self) -> u8 {
+        if self.control.has_one_sge() {
+            return 0;
+        }
+        let first = self.sink_from(0);
+        if usize::from(first) == self.payload_count() { 0 } else { first }
+    }
+
+    /// Number of the next SGE of a Read's sink after `sink` that is not empty; the number of all if
+    /// there is none.
+    #[inline(always)]
+    pub(in crate::rdmap) fn sink_after(&self, sink: u8) -> u8 {
+        if self.control.has_one_sge() { 1 } else { self.sink_from(sink + 1) }
+    }
+
+    #[cold]
+    fn sink_from(&self, first: u8) -> u8 {
+        let count = self.payload_count() as u8;
+        (first..count).find(|&index| self.sge(index.into()).len > 0).unwrap_or(count)
+    }
+
     /// First SGE of any operation but `WriteImmediate`, in the fewest instructions.
     #[inline(always)]
     pub(in crate::rdmap) fn first_sge(&self) -> Sge {

@@ -166,7 +166,14 @@ pub(crate) fn write(wr_id: u64, source: Sge, sink: &Mr, offset: u64) -> SendWr {
 }
 
 pub(crate) fn read(wr_id: u64, sink: Sge, source: &Mr, offset: u64) -> SendWr {
-    request(wr_id, Operation::Read { sink, rkey: source.rkey(), remote: source.addr() + offset })
+    request(
+        wr_id,
+        Operation::Read {
+            sink: [sink].into(),
+            rkey: source.rkey(),
+            remote: source.addr() + offset,
+        },
+    )
 }
 
 pub(crate) fn recv(wr_id: u64, sge: Sge) -> RecvWr {

@@ -18,7 +18,7 @@ fn receiver(sge_count: u64) -> Fixture {
     receiver.post(
         1,
         Operation::Read {
-            sink: Sge { addr: 1000, len: LEN, lkey: receiver.stag },
+            sink: [Sge { addr: 1000, len: LEN, lkey: receiver.stag }].into(),
             rkey: receiver.stag,
             remote: 0,
         },

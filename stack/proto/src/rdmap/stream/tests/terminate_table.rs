@@ -67,7 +67,7 @@ fn fixture(version: Version) -> Fixture {
         stream.recv_queue.post(wr_id, &sg_list).unwrap();
     }
     let sink = Sge { addr: 0x180, len: 8, lkey: open };
-    let operation = Operation::Read { sink, rkey: 5, remote: 6 };
+    let operation = Operation::Read { sink: [sink].into(), rkey: 5, remote: 6 };
     let read = SendWr { wr_id: 4, operation, signaled: true, fence: false };
     stream.requester.post(&read).unwrap();
     let next = stream.next_tx().unwrap();

@@ -121,7 +121,7 @@ fn each_version_has_its_dv_and_rv() {
         for (wr_id, operation) in [
             (5, Operation::Write { payload: payload(), rkey: 1, remote: 2 }),
             (6, Operation::Send { payload: payload(), solicited: false, invalidate: None }),
-            (7, Operation::Read { sink, rkey: 1, remote: 0 }),
+            (7, Operation::Read { sink: [sink].into(), rkey: 1, remote: 0 }),
         ] {
             let request = SendWr { wr_id, operation, signaled: true, fence: false };
             fixture.stream.requester.post(&request).unwrap();
