@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, anyhow, bail, ensure};
 use ferrowarp::{
     Access, Buffer, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Cq, CqOptions,
-    EndReason, Event, Mr, Payload, Pd, Qp, QpOptions, QpState, Sge, ShardHandle, Spinner, Wc,
-    WcStatus,
+    EndReason, Event, Mr, Pd, Post, PostError, PostRefused, Qp, QpOptions, QpState, Sge,
+    ShardHandle, Spinner, Wc, WcStatus,
 };
 
 use crate::peer_text::{bounded, shown_reason};
@@ -39,6 +39,12 @@ impl WrId {
     pub const CHANNEL_SEND: u8 = 1;
     /// First kind that a program may define.
     pub const FIRST_APP_KIND: u8 = 2;
+
+    /// Returns the `wr_id` of all requests of a kind, which need not be told apart.
+    #[must_use]
+    pub const fn of_kind(kind: u8) -> u64 {
+        Self { kind, run: 0, index: 0, number: 0 }.pack()
+    }
 
     /// Encodes a `wr_id`.
     #[must_use]
@@ -276,10 +282,29 @@ pub fn sge_at(mr: &Mr, offset: u64, len: u32) -> Sge {
     Sge { addr: mr.addr() + offset, len, lkey: mr.lkey() }
 }
 
-/// Returns a payload of one scatter/gather element.
+/// Passes the requests of `post` to the stack. If the send queue of `qp` has no room for all of
+/// them, returns how many it took.
+///
+/// # Errors
+/// As [`refusal`].
+#[inline]
+pub fn ring(qp: &Qp, post: Post<'_>) -> anyhow::Result<Option<usize>> {
+    match post.ring() {
+        Ok(()) => Ok(None),
+        Err(PostRefused { error: PostError::QueueFull, posted, .. }) => Ok(Some(posted)),
+        Err(refused) => Err(refusal(qp, refused)),
+    }
+}
+
+/// Returns the error for requests that were refused: the reason why the connection ended, if it
+/// did.
+#[cold]
 #[must_use]
-pub fn gather(sge: Sge) -> Payload {
-    Payload::Gather([sge].into())
+pub fn refusal(qp: &Qp, refused: PostRefused) -> anyhow::Error {
+    match end_reason(qp) {
+        Some(reason) => anyhow!("{reason}"),
+        None => anyhow!(refused.error).context("a request was refused"),
+    }
 }
 
 /// Polls a connection that is being set up. Returns its parameters once it is established.

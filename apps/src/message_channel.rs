@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use ferrowarp::{
-    Access, INLINE_LEN_MAX, Mr, Operation, Payload, PostError, Qp, QpState, RecvWr, SendWr, Wc,
-    WcStatus,
-};
+use anyhow::Context as _;
+use ferrowarp::{Access, Mr, PostError, Qp, QpState, Wc, WcStatus};
 
-use crate::endpoint::{Endpoint, WrId, check_wc, end_reason, sge_at};
+use crate::endpoint::{Endpoint, WrId, check_wc, ring, sge_at};
 
+/// Longest message in bytes: what the requests of a queue pair have room for.
+const MESSAGE_LEN_MAX: usize = 96;
 /// Most messages waiting for a free slot in a send queue; more means that the peer is stuck.
 const TX_BACKLOG_MAX: usize = 4096;
 /// Longest wait for the last message to leave.
@@ -27,6 +26,7 @@ pub struct MessageChannel {
     slot_len: u32,
     tx_backlog: VecDeque<Vec<u8>>,
     sends_outstanding: usize,
+    sends_max: usize,
 }
 
 impl MessageChannel {
@@ -39,8 +39,9 @@ impl MessageChannel {
         let qp = end.create_qp(count, count)?;
         let bytes = count * usize::try_from(slot_len)?;
         let recv_mr = end.alloc_mr(bytes, Access::LOCAL_WRITE)?;
+        let (tx_backlog, sends_outstanding) = (VecDeque::new(), 0);
         let channel =
-            Self { qp, recv_mr, slot_len, tx_backlog: VecDeque::new(), sends_outstanding: 0 };
+            Self { qp, recv_mr, slot_len, tx_backlog, sends_outstanding, sends_max: count };
         for slot in 0..slots {
             channel.post_recv(slot).context(NO_RECEIVE)?;
         }
@@ -50,16 +51,15 @@ impl MessageChannel {
     fn post_recv(&self, slot: u32) -> Result<(), PostError> {
         let id = WrId { kind: WrId::CHANNEL_RECV, run: 0, index: 0, number: slot };
         let offset = u64::from(slot) * u64::from(self.slot_len);
-        let sg_list = [sge_at(&self.recv_mr, offset, self.slot_len)].into();
-        self.qp.post_recv(RecvWr { wr_id: id.pack(), sg_list })
+        self.qp.post_recv(id.pack(), sge_at(&self.recv_mr, offset, self.slot_len))
     }
 
-    /// Sends a message of at most [`INLINE_LEN_MAX`] bytes, or queues it if the send queue is full.
+    /// Sends a message of at most 96 bytes, or queues it if the send queue is full.
     ///
     /// # Errors
     /// If the connection is down, or too many messages are queued.
     pub fn send(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        assert!(bytes.len() <= INLINE_LEN_MAX, "messages fit inline");
+        assert!(bytes.len() <= MESSAGE_LEN_MAX, "messages fit inline");
         anyhow::ensure!(self.tx_backlog.len() < TX_BACKLOG_MAX, "the peer receives no messages");
         self.tx_backlog.push_back(bytes.to_vec());
         self.flush()
@@ -70,27 +70,19 @@ impl MessageChannel {
     /// # Errors
     /// If the connection is down.
     pub fn flush(&mut self) -> anyhow::Result<()> {
-        while let Some(bytes) = self.tx_backlog.front() {
-            let payload = Payload::inline(bytes)?;
-            let id = WrId { kind: WrId::CHANNEL_SEND, run: 0, index: 0, number: 0 };
-            let request = SendWr {
-                wr_id: id.pack(),
-                operation: Operation::Send { payload, solicited: false, invalidate: None },
-                signaled: true,
-                fence: false,
-            };
-            match self.qp.post_send(request) {
-                Ok(()) => {
-                    self.tx_backlog.pop_front();
-                    self.sends_outstanding += 1;
-                }
-                Err(PostError::QueueFull) => break,
-                Err(error) => match end_reason(&self.qp) {
-                    Some(reason) => bail!("{reason}"),
-                    None => return Err(error).context("cannot send a message"),
-                },
-            }
+        let room = self.sends_max.saturating_sub(self.sends_outstanding);
+        let count = self.tx_backlog.len().min(room);
+        if count == 0 {
+            return Ok(());
         }
+        let wr_id = WrId::of_kind(WrId::CHANNEL_SEND);
+        let mut post = self.qp.post();
+        for bytes in self.tx_backlog.iter().take(count) {
+            post.send_inline(bytes).wr_id(wr_id).signaled();
+        }
+        let posted = ring(&self.qp, post)?.unwrap_or(count);
+        self.tx_backlog.drain(..posted);
+        self.sends_outstanding += posted;
         Ok(())
     }
 
@@ -168,7 +160,7 @@ impl MessageChannel {
         }
         let bytes = self.read(id, wc);
         let posted = self.post_recv(id.number);
-        // The peer may close after its last message, which is delivered nevertheless.
+        // The last messages before the device is removed are delivered nevertheless.
         if self.qp.state() == QpState::Rts {
             posted.context(NO_RECEIVE)?;
         }

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Config, Context, Cq, DriveMode, InterfaceAddress, Mr, Operation, Payload, Pd, Qp,
-    QpOptions, RecvWr, SendWr, Sge, Stag, Wc, WcStatus,
+    Access, Config, Context, Cq, DriveMode, InterfaceAddress, Mr, Pd, Qp, QpOptions, RemoteAddr,
+    Sge, Stag, Wc, WcStatus, WqePayload,
 };
 
 use crate::netns;
@@ -196,40 +196,42 @@ pub const fn prefix_len(address: IpAddr) -> u8 {
 
 /// Returns a payload of one scatter/gather element.
 #[must_use]
-pub fn gather(sge: Sge) -> Payload {
-    Payload::Gather([sge].into())
+pub fn gather(sge: Sge) -> WqePayload<'static> {
+    sge.into()
 }
 
-/// Posts a signaled request.
+/// Posts a signaled Send.
 ///
 /// # Panics
 /// If the post fails.
-pub fn post(qp: &Qp, wr_id: u64, operation: Operation) {
-    qp.post_send(SendWr { wr_id, operation, signaled: true, fence: false }).expect("posted");
+pub fn post_send<'a>(qp: &Qp, wr_id: u64, message: impl Into<WqePayload<'a>>) {
+    qp.post().send(message).wr_id(wr_id).signaled().ring().expect("posted");
 }
 
-/// Posts a Send.
+/// Posts a signaled Send of bytes that are copied into the request.
 ///
 /// # Panics
 /// If the post fails.
-pub fn post_send(qp: &Qp, wr_id: u64, payload: Payload) {
-    post(qp, wr_id, Operation::Send { payload, solicited: false, invalidate: None });
+pub fn post_send_inline(qp: &Qp, wr_id: u64, message: &[u8]) {
+    qp.post().send_inline(message).wr_id(wr_id).signaled().ring().expect("posted");
 }
 
-/// Posts an RDMA Write.
+/// Posts a signaled RDMA Write.
 ///
 /// # Panics
 /// If the post fails.
-pub fn post_write(qp: &Qp, wr_id: u64, source: Sge, rkey: Stag, remote: u64) {
-    post(qp, wr_id, Operation::Write { payload: gather(source), rkey, remote });
+pub fn post_write(qp: &Qp, wr_id: u64, source: Sge, rkey: Stag, addr: u64) {
+    let remote = RemoteAddr { addr, rkey };
+    qp.post().write(source, remote).wr_id(wr_id).signaled().ring().expect("posted");
 }
 
-/// Posts an RDMA Read.
+/// Posts a signaled RDMA Read.
 ///
 /// # Panics
 /// If the post fails.
-pub fn post_read(qp: &Qp, wr_id: u64, sink: Sge, rkey: Stag, remote: u64) {
-    post(qp, wr_id, Operation::Read { sink: [sink].into(), rkey, remote });
+pub fn post_read(qp: &Qp, wr_id: u64, sink: Sge, rkey: Stag, addr: u64) {
+    let remote = RemoteAddr { addr, rkey };
+    qp.post().read(sink, remote).wr_id(wr_id).signaled().ring().expect("posted");
 }
 
 /// Posts a receive buffer.
@@ -237,5 +239,5 @@ pub fn post_read(qp: &Qp, wr_id: u64, sink: Sge, rkey: Stag, remote: u64) {
 /// # Panics
 /// If the post fails.
 pub fn post_recv(qp: &Qp, wr_id: u64, sge: Sge) {
-    qp.post_recv(RecvWr { wr_id, sg_list: [sge].into() }).expect("posted");
+    qp.post_recv(wr_id, sge).expect("posted");
 }

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use ferrowarp::device::{DpdkDevice, OpenConfig, Opened, PoolNeeds};
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, DriveMode, Mr, Operation, Payload, Pd, Qp, QpOptions,
-    QpState, SendWr, SgList, WcStatus,
+    Access, Config, ConnParam, Context, Cq, DriveMode, Mr, Pd, QpOptions, QpState, WcStatus,
 };
 use ferrowarp_apps::perf::iwperf_options::IwperfOptions;
 use ferrowarp_apps::perf::iwperf_program::program;
@@ -113,10 +112,8 @@ fn drive<T>(ends: [&HostStack; 2], mut done: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Executes one signaled request.
-fn execute(ends: [&HostStack; 2], qp: &Qp, operation: Operation) {
-    qp.post_send(SendWr { wr_id: 1, operation, signaled: true, fence: false })
-        .expect("there is room");
+/// Polls both contexts until a request of the first one has succeeded.
+fn await_success(ends: [&HostStack; 2]) {
     let mut found = Vec::with_capacity(1);
     drive(ends, || (ends[0].cq.poll(&mut found) > 0).then_some(()));
     assert_eq!(found[0].status, WcStatus::Success);
@@ -142,12 +139,12 @@ fn transfer(ends: [&HostStack; 2], address: IpAddr, len: usize) {
     let mine = region(from, Access::LOCAL_WRITE);
     let theirs = region(to, Access::ALL);
     mine.write(0, &bytes);
-    let (rkey, remote) = (theirs.rkey(), theirs.addr());
-    let length = u32::try_from(len).expect("the header's type");
-    let payload = Payload::Gather(SgList::from([mine.sge(0, length)]));
-    execute(ends, &a, Operation::Write { payload, rkey, remote });
+    let all = mine.sge(0, u32::try_from(len).expect("the header's type"));
+    a.post().write(all, theirs.remote()).signaled().ring().expect("there is room");
+    await_success(ends);
     mine.fill(0, len, 0);
-    execute(ends, &a, Operation::Read { sink: [mine.sge(0, length)].into(), rkey, remote });
+    a.post().read(all, theirs.remote()).signaled().ring().expect("there is room");
+    await_success(ends);
     let mut found = vec![0; len];
     for region in [&mine, &theirs] {
         region.read(0, &mut found);

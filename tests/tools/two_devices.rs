@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use clap::Parser;
 use ferrowarp::device::ChecksumMode;
-use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, DriveMode, Operation, Payload, QpOptions, SendWr,
-    SgList, WcStatus,
-};
+use ferrowarp::{Access, Config, ConnParam, Context, Cq, DriveMode, QpOptions, WcStatus};
 
 /// Timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -88,13 +85,10 @@ fn transfer(
     qp.wait_established(TIMEOUT)?;
     peer_qp.wait_established(TIMEOUT)?;
 
-    let (rkey, remote) = (target.rkey(), target.addr());
-    let payload = Payload::Gather(SgList::from([source.sge(0, len)]));
-    let write = Operation::Write { payload, rkey, remote };
-    let read = Operation::Read { sink: [sink.sge(0, len)].into(), rkey, remote };
-    for (wr_id, operation) in [(1, write), (2, read)] {
-        qp.post_send(SendWr { wr_id, operation, signaled: true, fence: false })?;
-    }
+    let mut post = qp.post();
+    post.write(source.sge(0, len), target.remote()).wr_id(1).signaled();
+    post.read(sink.sge(0, len), target.remote()).wr_id(2).signaled();
+    post.ring()?;
     wait_for(&cq, 2)?;
     let mut target_bytes = vec![0; size];
     let mut sink_bytes = vec![0; size];

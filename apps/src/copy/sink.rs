@@ -5,16 +5,15 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, Operation, SendWr, Wc, WcStatus};
+use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, RemoteAddr, Wc, WcStatus};
 use sha2::{Digest as _, Sha256};
 
 use crate::background_file::BackgroundFile;
 use crate::copy::copy_message::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::failure::{Failing, cause_for_peer, peer_error};
-use crate::copy::source::post;
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{
-    Endpoint, WrId, check_shard, check_wc, conn_param, end_reason, reject, sge_at,
+    Endpoint, WrId, check_shard, check_wc, conn_param, end_reason, refusal, reject, sge_at,
 };
 use crate::message_channel::MessageChannel;
 use crate::run_loop::{IdleBackoff, Step, Task};
@@ -256,19 +255,16 @@ impl IncomingFile {
         }
     }
 
-    /// Posts the RDMA Read of a slot.
+    /// Posts the RDMA Read of a slot; as at the source the send queue is never full.
     fn post_read(&mut self, len: u32, source: &SlotRegion) -> anyhow::Result<()> {
         let offset = self.requested % u64::from(SLOTS) * u64::from(SLOT_LEN);
-        let operation = Operation::Read {
-            sink: [sge_at(&self.slots, offset, len)].into(),
-            rkey: source.rkey,
-            remote: source.addr + offset,
-        };
-        let id = WrId { kind: KIND_RDMA, run: 0, index: 0, number: 0 };
+        let sink = sge_at(&self.slots, offset, len);
+        let source = RemoteAddr { addr: source.addr + offset, rkey: source.rkey };
         self.requested += 1;
         self.reads_in_flight.push_back(len);
-        let request = SendWr { wr_id: id.pack(), operation, signaled: true, fence: false };
-        post(&self.channel, request)
+        let (qp, wr_id) = (&self.channel.qp, WrId::of_kind(KIND_RDMA));
+        let posted = qp.post().read(sink, source).wr_id(wr_id).signaled().ring();
+        posted.map_err(|refused| refusal(qp, refused))
     }
 
     /// Consumes filled slots as far as the output takes their bytes, and returns a credit for each.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, Context, Mr, Operation, PostError, SendWr, Wc};
+use ferrowarp::{Access, Context, Mr, RemoteAddr, Wc};
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
@@ -16,7 +16,7 @@ use crate::copy::copy_message::{LEN_MAX, Message, RdmaOp, SlotRegion};
 use crate::copy::failure::{Failing, peer_error};
 use crate::copy::{CHANNEL_SLOTS, CHUNK_LEN, Digest, IRD_ORD, KIND_RDMA, SLOT_LEN, SLOTS};
 use crate::endpoint::{
-    CLOSE_TIMEOUT, Endpoint, WrId, check_wc, conn_param, end_reason, gather, poll_established,
+    CLOSE_TIMEOUT, Endpoint, WrId, check_wc, conn_param, end_reason, poll_established, refusal,
     sge_at,
 };
 use crate::message_channel::MessageChannel;
@@ -144,16 +144,15 @@ impl Source {
         Ok(())
     }
 
+    /// Posts the RDMA Write of a slot. The send queue is never full: it holds more requests than
+    /// there are slots.
     fn post_write(&self, offset: u64, slot: usize, len: u32) -> anyhow::Result<()> {
         let sink_slot = u64::try_from(slot)? * u64::from(self.sink.len);
-        let operation = Operation::Write {
-            payload: gather(sge_at(&self.slots, offset, len)),
-            rkey: self.sink.rkey,
-            remote: self.sink.addr + sink_slot,
-        };
-        let id = WrId { kind: KIND_RDMA, run: 0, index: 0, number: 0 };
-        let request = SendWr { wr_id: id.pack(), operation, signaled: true, fence: false };
-        post(&self.channel, request)
+        let target = RemoteAddr { addr: self.sink.addr + sink_slot, rkey: self.sink.rkey };
+        let source = sge_at(&self.slots, offset, len);
+        let (qp, wr_id) = (&self.channel.qp, WrId::of_kind(KIND_RDMA));
+        let posted = qp.post().write(source, target).wr_id(wr_id).signaled().ring();
+        posted.map_err(|refused| refusal(qp, refused))
     }
 
     fn send_end(&mut self) -> anyhow::Result<()> {
@@ -288,17 +287,4 @@ fn open_file(path: &Path) -> anyhow::Result<(Box<dyn Read + Send>, u64)> {
         path.display()
     );
     Ok((Box::new(Cursor::new(bytes)), len))
-}
-
-/// Posts an RDMA Write or Read. The send queue is never full: it holds more requests than there are
-/// slots.
-pub(super) fn post(channel: &MessageChannel, request: SendWr) -> anyhow::Result<()> {
-    match channel.qp.post_send(request) {
-        Ok(()) => Ok(()),
-        Err(PostError::QueueFull) => bail!("the send queue is full"),
-        Err(error) => match end_reason(&channel.qp) {
-            Some(reason) => bail!("{reason}"),
-            None => Err(error).context("a request was refused"),
-        },
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use ferrowarp::{SendWr, Wc};
+use ferrowarp::{SendFlags, Wc};
 
 use crate::endpoint::WrId;
 use crate::pattern::Pattern;
@@ -138,16 +138,10 @@ impl Active {
                 post(session, &self.run, self.signal_every, index, flow, burst)?;
             }
             if flow.is_confirm_due(self.transfer) {
-                let wr_id = session.wr_id(KIND_CONFIRM, index, 0);
-                flow.confirm_posted =
-                    session.post(index, wr_id, session.confirming_read(index), true)?;
+                flow.confirm_posted = session.post_confirming_read(index)?;
             }
-            while flow.drain_sends > 0 {
-                let wr_id = session.wr_id(KIND_CONFIRM, index, 1);
-                if !session.post(index, wr_id, Session::empty_send(), false)? {
-                    break;
-                }
-                flow.drain_sends -= 1;
+            if flow.drain_sends > 0 {
+                flow.drain_sends = session.post_drain_sends(index, flow.drain_sends)?;
             }
             // The send queue may have had no room.
             flow.is_due = flow.postable(self.depth) > 0
@@ -369,9 +363,11 @@ pub fn uses_receives(session: &Session) -> bool {
     }
 }
 
-/// True if message `count` of a flow, counted from one, is signaled.
-fn is_signaled(transfer: Transfer, signal_every: u64, flow: &Flow, count: u64) -> bool {
-    count.is_multiple_of(signal_every) || count == flow.message_limit || transfer.is_fetch()
+/// Returns the flags of message `count` of a flow, counted from one: whether it is signaled.
+fn flags(transfer: Transfer, signal_every: u64, flow: &Flow, count: u64) -> SendFlags {
+    let is_signaled =
+        count.is_multiple_of(signal_every) || count == flow.message_limit || transfer.is_fetch();
+    SendFlags::SIGNALED.when(is_signaled)
 }
 
 /// Posts the next `burst` messages of a flow, or as many as fit into the send queue.
@@ -385,13 +381,12 @@ fn post(
     burst: u64,
 ) -> anyhow::Result<()> {
     let transfer = session.test().transfer();
-    let wrs = (flow.posted..flow.posted + burst).map(|number| SendWr {
-        wr_id: session.wr_id(KIND_MESSAGE, qp, number + 1),
-        operation: session.operation(run, qp, number),
-        signaled: is_signaled(transfer, signal_every, flow, number + 1),
-        fence: false,
-    });
-    flow.posted += session.post_batch(qp, wrs)?;
+    let mut post = session.post(qp);
+    for number in flow.posted..flow.posted + burst {
+        let flags = flags(transfer, signal_every, flow, number + 1);
+        session.add_message(&mut post, run, qp, number, flags);
+    }
+    flow.posted += session.ring(qp, post)?.map_or(burst, |posted| posted as u64);
     Ok(())
 }
 
@@ -406,23 +401,24 @@ fn post_verified(
     let number = flow.posted;
     let count = number + 1;
     let transfer = session.test().transfer();
-    let signaled = is_signaled(transfer, signal_every, flow, count);
+    let flags = flags(transfer, signal_every, flow, count);
     let notify = session.sends_notification();
     if !transfer.is_fetch() {
         let offset = usize::try_from(session.offset(run, qp, number))?;
         let pattern = Pattern::new(session.stream(qp, true), number);
         slots::fill(&session.end, &session.tx, offset, usize::try_from(run.size)?, pattern);
     }
-    let wr_id = session.wr_id(KIND_MESSAGE, qp, count);
-    let operation = session.operation(run, qp, number);
-    if !session.post(qp, wr_id, operation, signaled && !notify)? {
-        return Ok(false);
-    }
+    let mut post = session.post(qp);
+    let own_flags = if notify { SendFlags::default() } else { flags };
+    session.add_message(&mut post, run, qp, number, own_flags);
     if notify {
         // The empty Send notifies the Data Sink that the preceding Write has been placed.
-        let posted = session.post(qp, wr_id, Session::empty_send(), signaled)?;
-        ensure!(posted, "the send queue is smaller than negotiated");
+        post.send(&[]).wr_id(session.wr_id(KIND_MESSAGE, qp, count)).with(flags);
     }
-    flow.posted = count;
+    match session.ring(qp, post)? {
+        None => flow.posted = count,
+        Some(0) => return Ok(false),
+        Some(_) => bail!("the send queue is smaller than negotiated"),
+    }
     Ok(true)
 }

@@ -3,6 +3,8 @@
 //! Fixed layouts, big-endian, at most [`RECEIVE_LEN`] bytes, so that a program in another
 //! language can be the peer. `CONTROL.md` next to this package describes the exchange.
 
+use ferrowarp::RemoteAddr;
+
 use crate::peer_text::{bounded, shown_reason};
 use crate::perf::codec::{Reader, Writer};
 use crate::perf::kind::Test;
@@ -69,6 +71,15 @@ pub struct Region {
     pub len: u64,
     /// STag.
     pub rkey: u32,
+}
+
+impl Region {
+    /// Returns the place `offset` bytes behind the first.
+    #[inline]
+    #[must_use]
+    pub const fn at(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr { addr: self.addr.wrapping_add(offset), rkey: self.rkey }
+    }
 }
 
 /// Session parameters requested by the initiator; the first message.

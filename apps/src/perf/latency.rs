@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
-use ferrowarp::Wc;
+use ferrowarp::{SendFlags, Wc};
 
 use crate::endpoint::WrId;
 use crate::pattern::Pattern;
@@ -17,7 +17,7 @@ use crate::perf::control::{Message, Run, Tally};
 use crate::perf::kind::Transfer;
 use crate::perf::latency_stats::Latencies;
 use crate::perf::passive::Passive;
-use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session};
+use crate::perf::session::{KIND_MESSAGE, Session};
 use crate::perf::slots;
 
 /// Requests per signaled one: their completions are only checked for errors.
@@ -111,11 +111,12 @@ impl PingPong {
     fn post(&mut self, session: &Session) -> anyhow::Result<bool> {
         let number = self.sent;
         let signaled = self.transfer.is_fetch() || number.is_multiple_of(SIGNAL_EVERY);
-        let operation = session.operation(&self.run, 0, number);
-        let posted =
-            session.post(0, session.wr_id(KIND_MESSAGE, 0, number), operation, signaled)?;
-        self.sent += u64::from(posted);
-        Ok(posted)
+        let flags = SendFlags::SIGNALED.when(signaled);
+        let mut post = session.post(0);
+        session.add_message(&mut post, &self.run, 0, number, flags);
+        let is_posted = session.ring(0, post)?.is_none();
+        self.sent += u64::from(is_posted);
+        Ok(is_posted)
     }
 
     /// True if the next Write has been placed.
@@ -196,12 +197,8 @@ impl Pinger {
         if self.ping_posted.is_none() && !self.done_sent {
             self.post_ping(session, now)?;
         }
-        while self.drain_sends > 0 {
-            let wr_id = session.wr_id(KIND_CONFIRM, 0, 1);
-            if !session.post(0, wr_id, Session::empty_send(), false)? {
-                break;
-            }
-            self.drain_sends -= 1;
+        if self.drain_sends > 0 {
+            self.drain_sends = session.post_drain_sends(0, self.drain_sends)?;
         }
         Ok(())
     }

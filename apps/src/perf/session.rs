@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
-use ferrowarp::{AtomicOp, Mr, Operation, Payload, PostError, Qp, RecvWr, SendWr, SgList, Wc};
+use anyhow::Context as _;
+use ferrowarp::{AtomicOp, Mr, Post, Qp, SendFlags, Wc};
 
-use crate::endpoint::{Endpoint, WrId, check_wc, end_reason, gather, sge_at};
+use crate::endpoint::{self, Endpoint, WrId, check_wc, end_reason, sge_at};
 use crate::message_channel::MessageChannel;
 use crate::perf::control::{
     ControlFrame, FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Message,
@@ -243,45 +243,20 @@ impl Session {
         check_wc(wc, qp)
     }
 
-    /// Posts to a data connection; `false` if the queue is full.
-    ///
-    /// # Errors
-    /// If the connection is down or rejects the request.
+    /// Begins to post requests to a data connection.
     #[inline]
-    pub fn post(
-        &self,
-        qp: u16,
-        wr_id: u64,
-        operation: Operation,
-        signaled: bool,
-    ) -> anyhow::Result<bool> {
-        let queue = &self.data[usize::from(qp)];
-        match queue.post_send(SendWr { wr_id, operation, signaled, fence: false }) {
-            Ok(()) => Ok(true),
-            Err(PostError::QueueFull) => Ok(false),
-            Err(error) => match end_reason(queue) {
-                Some(reason) => bail!("{reason}"),
-                None => Err(error).context("a request was refused"),
-            },
-        }
+    pub fn post(&self, qp: u16) -> Post<'_> {
+        self.data[usize::from(qp)].post()
     }
 
-    /// Posts requests to a data connection with one doorbell for all of them; returns how many fit
-    /// into the send queue.
+    /// Passes requests to a data connection, with one doorbell for all of them. If they do not fit
+    /// into the send queue, returns how many did.
     ///
     /// # Errors
     /// If the connection is down or rejects a request.
     #[inline]
-    pub fn post_batch(&self, qp: u16, wrs: impl Iterator<Item = SendWr>) -> anyhow::Result<u64> {
-        let queue = &self.data[usize::from(qp)];
-        let (count, error) = queue.post_sends(wrs);
-        match error {
-            None | Some(PostError::QueueFull) => Ok(count as u64),
-            Some(error) => match end_reason(queue) {
-                Some(reason) => bail!("{reason}"),
-                None => Err(error).context("a request was refused"),
-            },
-        }
+    pub fn ring(&self, qp: u16, post: Post<'_>) -> anyhow::Result<Option<usize>> {
+        endpoint::ring(&self.data[usize::from(qp)], post)
     }
 
     /// Posts a receive for message `number` of data connection `qp`: into its slot for Sends,
@@ -291,55 +266,57 @@ impl Session {
     /// If the connection is down.
     #[inline]
     pub fn post_recv(&self, run: &Run, qp: u16, number: u64) -> anyhow::Result<()> {
-        let mut sg_list = SgList::new();
-        if self.test().transfer() == Transfer::Send {
-            let size = u32::try_from(run.size).context("messages are below 4 GiB")?;
-            sg_list = [sge_at(&self.rx, self.offset(run, qp, number), size)].into();
-        }
+        let queue = &self.data[usize::from(qp)];
         let wr_id = self.wr_id(KIND_RECV, qp, number);
-        let posted = self.data[usize::from(qp)].post_recv(RecvWr { wr_id, sg_list });
+        let posted = if self.test().transfer() == Transfer::Send {
+            let size = u32::try_from(run.size).context("messages are below 4 GiB")?;
+            queue.post_recv(wr_id, sge_at(&self.rx, self.offset(run, qp, number), size))
+        } else {
+            queue.post_recv(wr_id, [])
+        };
         posted.context("cannot post a receive")
     }
 
-    /// Returns the operation that transfers message `number`: from the local `tx` to the peer's
-    /// `rx`, or by RDMA Read from the peer's `tx` to the local `rx`.
+    /// Adds the request that transfers message `number`: from the local `tx` to the peer's `rx`, or
+    /// by RDMA Read from the peer's `tx` to the local `rx`. Its `wr_id` has the count of messages up
+    /// to it.
     ///
     /// # Panics
     /// Never for sizes that were checked: messages are at most 1 GiB.
-    // A copy of what was just written to the stack in small pieces would wait for them.
+    // Each arm encodes its own request: one that is chosen first would be built in memory.
     #[inline(always)]
-    #[must_use]
-    pub fn operation(&self, run: &Run, qp: u16, number: u64) -> Operation {
+    pub fn add_message(
+        &self,
+        post: &mut Post<'_>,
+        run: &Run,
+        qp: u16,
+        number: u64,
+        flags: SendFlags,
+    ) {
         let size = u32::try_from(run.size).expect("messages are at most 1 GiB");
         let offset = self.offset(run, qp, number);
+        let wr_id = self.wr_id(KIND_MESSAGE, qp, number + 1);
+        let (built, sink) = (sge_at(&self.tx, offset, size), sge_at(&self.rx, offset, size));
         match self.test().transfer() {
-            Transfer::Write => {
-                let payload = gather(sge_at(&self.tx, offset, size));
-                let (rkey, remote) = (self.peer.rx.rkey, self.peer.rx.addr + offset);
-                if self.uses_immediate() {
-                    let data = number.to_be_bytes();
-                    let solicited = false;
-                    return Operation::WriteImmediate { payload, rkey, remote, data, solicited };
-                }
-                Operation::Write { payload, rkey, remote }
+            Transfer::Write if self.uses_immediate() => {
+                let data = number.to_be_bytes();
+                let target = self.peer.rx.at(offset);
+                post.write_immediate(built, target, data).wr_id(wr_id).with(flags);
             }
-            Transfer::Atomic => Operation::Atomic {
-                op: self.atomic_op(number),
-                sink: sge_at(&self.rx, offset, size),
-                rkey: self.peer.tx.rkey,
+            Transfer::Write => {
+                post.write(built, self.peer.rx.at(offset)).wr_id(wr_id).with(flags);
+            }
+            Transfer::Atomic => {
                 // One word for all operations of the connection.
-                remote: self.peer.tx.addr + self.offset(run, qp, 0),
-            },
-            Transfer::Read => Operation::Read {
-                sink: [sge_at(&self.rx, offset, size)].into(),
-                rkey: self.peer.tx.rkey,
-                remote: self.peer.tx.addr + offset,
-            },
-            Transfer::Send => Operation::Send {
-                payload: gather(sge_at(&self.tx, offset, size)),
-                solicited: false,
-                invalidate: None,
-            },
+                let word = self.peer.tx.at(self.offset(run, qp, 0));
+                post.atomic(self.atomic_op(number), sink, word).wr_id(wr_id).with(flags);
+            }
+            Transfer::Read => {
+                post.read(sink, self.peer.tx.at(offset)).wr_id(wr_id).with(flags);
+            }
+            Transfer::Send => {
+                post.send(built).wr_id(wr_id).with(flags);
+            }
         }
     }
 
@@ -375,24 +352,34 @@ impl Session {
         mismatches(sum.to_ne_bytes(), count)
     }
 
-    /// Returns a zero-length Send: notifies that the preceding message is complete, or consumes a
-    /// receive.
-    #[must_use]
-    pub const fn empty_send() -> Operation {
-        Operation::Send { payload: Payload::empty(), solicited: false, invalidate: None }
+    /// Posts `count` empty Sends that consume receives at the end of a run. Returns how many are
+    /// still to be posted, because the send queue is full.
+    ///
+    /// # Errors
+    /// As [`Session::ring`].
+    pub fn post_drain_sends(&self, qp: u16, count: u32) -> anyhow::Result<u32> {
+        let wr_id = self.wr_id(KIND_CONFIRM, qp, 1);
+        let mut post = self.post(qp);
+        for _ in 0..count {
+            post.send(&[]).wr_id(wr_id);
+        }
+        let posted = self.ring(qp, post)?.map_or(Ok(count), u32::try_from)?;
+        Ok(count - posted)
     }
 
-    /// Returns an RDMA Read whose completion confirms that the preceding Writes of data connection
-    /// `qp` have been placed. Its sink is the memory in which these were built, which is no longer
-    /// used. It is not zero-length, because siw responds to a zero-length Read with bytes of its
-    /// last request.
-    #[must_use]
-    pub fn confirming_read(&self, qp: u16) -> Operation {
-        Operation::Read {
-            sink: [sge_at(&self.tx, self.hello.start(qp), CONFIRM_LEN)].into(),
-            rkey: self.peer.rx.rkey,
-            remote: self.peer.rx.addr,
-        }
+    /// Posts an RDMA Read whose completion confirms that the preceding Writes of data connection
+    /// `qp` have been placed; `false` if the send queue is full. Its sink is the memory in which
+    /// these were built, which is no longer used. It is not zero-length, because siw responds to a
+    /// zero-length Read with bytes of its last request.
+    ///
+    /// # Errors
+    /// As [`Session::ring`].
+    pub fn post_confirming_read(&self, qp: u16) -> anyhow::Result<bool> {
+        let sink = sge_at(&self.tx, self.hello.start(qp), CONFIRM_LEN);
+        let wr_id = self.wr_id(KIND_CONFIRM, qp, 0);
+        let mut post = self.post(qp);
+        post.read(sink, self.peer.rx.at(0)).wr_id(wr_id).signaled();
+        Ok(self.ring(qp, post)?.is_none())
     }
 
     /// Returns the reason why a connection of the session ended, if one of those looked at did: the

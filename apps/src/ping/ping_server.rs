@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, ConnRequest, Context, Mr, Operation, Qp, SendWr, Wc, WcStatus};
+use ferrowarp::{Access, ConnRequest, Context, Mr, RemoteAddr, Wc, WcStatus};
 
 use crate::acceptor::Acceptor;
 use crate::endpoint::{Endpoint, PEER_TIMED_OUT, WrId};
-use crate::endpoint::{check_wc, conn_param, end_reason, gather, poll_established, reject, sge_at};
+use crate::endpoint::{
+    check_wc, conn_param, end_reason, poll_established, refusal, reject, sge_at,
+};
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
 use crate::output;
@@ -367,6 +369,7 @@ impl ClientSession {
         let now = Instant::now();
         self.watchdog.progress(now);
         self.idle.progress(now);
+        let place = RemoteAddr { addr: advert.addr, rkey: advert.rkey };
         match self.state {
             State::AwaitSource => {
                 self.size = advert.size;
@@ -378,15 +381,17 @@ impl ClientSession {
                     self.buffer = Some(end.alloc_mr(len, Access::LOCAL_WRITE)?);
                 }
                 let sink = sge_at(self.buffer()?, 0, self.size);
-                let (rkey, remote) = (advert.rkey, advert.addr);
-                self.post(KIND_READ, Operation::Read { sink: [sink].into(), rkey, remote })
+                let (qp, wr_id) = (&self.channel.qp, WrId::of_kind(KIND_READ));
+                let posted = qp.post().read(sink, place).wr_id(wr_id).signaled().ring();
+                posted.map_err(|refused| refusal(qp, refused))
             }
             State::AwaitSink => {
                 // A smaller sink buffer gets as many bytes as it holds.
                 let size = advert.size.min(self.size);
-                let payload = gather(sge_at(self.buffer()?, 0, size));
-                let (rkey, remote) = (advert.rkey, advert.addr);
-                self.post(KIND_WRITE, Operation::Write { payload, rkey, remote })?;
+                let source = sge_at(self.buffer()?, 0, size);
+                let (qp, wr_id) = (&self.channel.qp, WrId::of_kind(KIND_WRITE));
+                let posted = qp.post().write(source, place).wr_id(wr_id).signaled().ring();
+                posted.map_err(|refused| refusal(qp, refused))?;
                 self.state = State::AwaitSource;
                 self.rounds += 1;
                 // The Send is delivered only after the preceding Write has been placed.
@@ -410,19 +415,5 @@ impl ClientSession {
         let buffer = self.buffer()?;
         let advert = Advert { addr: buffer.addr(), rkey: buffer.rkey(), size: self.size };
         self.channel.send(&advert.emit())
-    }
-
-    fn post(&self, kind: u8, operation: Operation) -> anyhow::Result<()> {
-        let id = WrId { kind, run: 0, index: 0, number: 0 };
-        let request = SendWr { wr_id: id.pack(), operation, signaled: true, fence: false };
-        post(&self.channel.qp, request)
-    }
-}
-
-fn post(qp: &Qp, request: SendWr) -> anyhow::Result<()> {
-    match (qp.post_send(request), end_reason(qp)) {
-        (Ok(()), _) => Ok(()),
-        (Err(_), Some(reason)) => bail!("{reason}"),
-        (Err(error), None) => Err(error).context("a request was refused"),
     }
 }

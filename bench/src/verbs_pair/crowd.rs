@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result};
-use ferrowarp::{ConnParam, Qp, QpOptions, QpState, RecvWr, SgList, Srq};
+use ferrowarp::{ConnParam, Qp, QpOptions, QpState, Srq};
 
 use super::{PORT, TIMEOUT, VerbsPair};
 
@@ -27,7 +27,7 @@ impl VerbsPair {
         let blocked = QpOptions::new(&full).max_send_wr(2 * FULL_LEN).max_recv_wr(1).shard(0);
         for _ in 0..QP_COUNT {
             let qp = pd.create_qp(&blocked)?;
-            qp.post_recv(RecvWr { wr_id: 0, sg_list: SgList::default() })?;
+            qp.post_recv(0, [])?;
             qps.push(qp);
         }
         // One that overruns the completion queue ends them all.

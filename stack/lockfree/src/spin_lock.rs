@@ -4,9 +4,10 @@
 //! It protects a shard's engine, the producers of work queues and the consumer of a CQ.
 
 use std::marker::PhantomData;
+use std::num::NonZeroU32;
 use std::ops::{Deref, DerefMut};
 
-use crate::sync::{AtomicBool, AtomicU8, AtomicU16, Backoff, Cell, Ordering};
+use crate::sync::{AtomicU8, AtomicU16, AtomicU32, Backoff, Cell, Ordering};
 
 /// Consecutive attempts that [`SpinLock::try_lock`] gives up in favor of waiters. A thread that
 /// only polls comes back every few nanoseconds, so this is most of a microsecond: several times
@@ -18,13 +19,17 @@ pub const DEFER_COUNT_MAX: u8 = 128;
 #[cfg(loom)]
 pub const DEFER_COUNT_MAX: u8 = 1;
 
-/// Value with mutual exclusion between threads. Takes 4 bytes, in the cache line of the value's
+/// Owner that is not asked for.
+const ANYONE: NonZeroU32 = NonZeroU32::MAX;
+
+/// Value with mutual exclusion between threads. Takes 7 bytes, in the cache line of the value's
 /// first bytes as a rule: a lock that other threads poll is to be padded ([`CachePadded`]).
 ///
 /// [`CachePadded`]: crossbeam::utils::CachePadded
 #[derive(Debug)]
 pub struct SpinLock<T> {
-    locked: AtomicBool,
+    /// 0 while it is free.
+    owner: AtomicU32,
     /// Consecutive calls of [`SpinLock::try_lock`] that deferred to waiters.
     defer_count: AtomicU8,
     /// Callers waiting in [`SpinLock::lock`]; [`SpinLock::try_lock`] defers to them up to
@@ -33,7 +38,7 @@ pub struct SpinLock<T> {
     value: Cell<T>,
 }
 
-// SAFETY: `locked` admits one thread at a time to the value, with acquire on locking and release on
+// SAFETY: `owner` admits one thread at a time to the value, with acquire on locking and release on
 // unlocking, so sharing the lock only ever moves the value between threads.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
@@ -48,7 +53,7 @@ impl<T> SpinLock<T> {
     /// Returns a lock that is free.
     pub fn new(value: T) -> Self {
         Self {
-            locked: AtomicBool::new(false),
+            owner: AtomicU32::new(0),
             defer_count: AtomicU8::new(0),
             waiter_count: AtomicU16::new(0),
             value: Cell::new(value),
@@ -63,7 +68,7 @@ impl<T> SpinLock<T> {
         if self.waiter_count.load(Ordering::Relaxed) != 0 && self.defers_to_waiters() {
             return None;
         }
-        self.try_acquire()
+        self.try_acquire(ANYONE)
     }
 
     /// True while waiters are to go first. After [`DEFER_COUNT_MAX`] deferrals it returns false
@@ -80,18 +85,35 @@ impl<T> SpinLock<T> {
     /// Locks as soon as the lock is free. Costs as much as `try_lock` when it is uncontended.
     #[inline]
     pub fn lock(&self) -> LockGuard<'_, T> {
-        match self.try_acquire() {
+        match self.try_acquire(ANYONE) {
             Some(guard) => guard,
-            None => self.lock_slow(),
+            None => self.lock_slow(ANYONE),
+        }
+    }
+
+    /// As [`SpinLock::lock`], for a thread that no other has the number `owner`: `None` if that
+    /// thread has the lock already, as in a signal handler. It would wait for itself.
+    #[inline]
+    pub fn lock_once(&self, owner: NonZeroU32) -> Option<LockGuard<'_, T>> {
+        match self.try_acquire(owner) {
+            Some(guard) => Some(guard),
+            None => self.lock_once_slow(owner),
         }
     }
 
     #[cold]
-    fn lock_slow(&self) -> LockGuard<'_, T> {
+    fn lock_once_slow(&self, owner: NonZeroU32) -> Option<LockGuard<'_, T>> {
+        // Only this thread stores its number, or removes it.
+        let is_own = self.owner.load(Ordering::Relaxed) == owner.get();
+        (!is_own).then(|| self.lock_slow(owner))
+    }
+
+    #[cold]
+    fn lock_slow(&self, owner: NonZeroU32) -> LockGuard<'_, T> {
         self.waiter_count.fetch_add(1, Ordering::Relaxed);
         let mut backoff = Backoff::default();
         let guard = loop {
-            match self.try_acquire() {
+            match self.try_acquire(owner) {
                 Some(guard) => break guard,
                 None => backoff.wait(),
             }
@@ -101,12 +123,12 @@ impl<T> SpinLock<T> {
     }
 
     #[inline]
-    fn try_acquire(&self) -> Option<LockGuard<'_, T>> {
+    fn try_acquire(&self, owner: NonZeroU32) -> Option<LockGuard<'_, T>> {
         // Load before the exchange: while the lock is held, the cache line stays shared.
-        let free = !self.locked.load(Ordering::Relaxed)
+        let free = self.owner.load(Ordering::Relaxed) == 0
             && self
-                .locked
-                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .owner
+                .compare_exchange(0, owner.get(), Ordering::Acquire, Ordering::Relaxed)
                 .is_ok();
         free.then(|| LockGuard { lock: self, _value: PhantomData })
     }
@@ -134,7 +156,7 @@ impl<T> DerefMut for LockGuard<'_, T> {
 impl<T> Drop for LockGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        self.lock.locked.store(false, Ordering::Release);
+        self.lock.owner.store(0, Ordering::Release);
     }
 }
 
@@ -153,6 +175,24 @@ mod tests {
     }
 
     #[test]
+    fn owner_is_refused_and_others_wait() {
+        let [first, second] = [1, 2].map(|owner| NonZeroU32::new(owner).unwrap());
+        let lock = SpinLock::new(5);
+        let mut guard = lock.lock_once(first).unwrap();
+        assert!(lock.lock_once(first).is_none());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| *lock.lock_once(second).unwrap());
+            while lock.waiter_count.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            *guard += 1;
+            drop(guard);
+            assert_eq!(waiting.join().unwrap(), 6);
+        });
+        assert_eq!(*lock.lock_once(first).unwrap(), 6);
+    }
+
+    #[test]
     fn preempted_waiter_defers_try_lock_a_bounded_number_of_times() {
         let lock = SpinLock::new(0);
         // State left by another thread that is preempted inside `lock`.
@@ -164,7 +204,7 @@ mod tests {
         // When it runs again, the waiter locks next: other threads still defer to it.
         let driver = lock.try_lock();
         assert!(driver.is_none());
-        assert!(lock.try_acquire().is_some());
+        assert!(lock.try_acquire(ANYONE).is_some());
     }
 
     #[test]

@@ -36,9 +36,13 @@ pub enum PostError {
     /// The queue already holds the maximum number of requests.
     #[error("the queue is full; poll completions before posting more")]
     QueueFull,
-    /// The state of the queue pair does not allow the request.
-    #[error("the queue pair is not connected")]
-    WrongState,
+    /// The context was closed or has failed, or this is a child of `fork`.
+    #[error("the context is closed or has failed, or this process is a child of the one it is of")]
+    Gone,
+    /// The thread is posting to the queue already: it was interrupted by a signal, or holds the
+    /// guard of another call.
+    #[error("this thread is posting to the queue already, before a signal or in another call")]
+    Reentered,
     /// The list has more elements than the queue was made for.
     #[error("the list has more elements than the queue was made for: raise its maximum")]
     TooManySges,
@@ -177,27 +181,47 @@ pub(crate) fn work_queues<const N: usize>(
 }
 
 impl Producer {
-    /// Has `emit` encode a request, which [`Producer::publish`] passes to the stack, in the slots
-    /// from the given number on; it returns how many it has filled.
+    /// Begins a request: returns the number of its first slot. The slots from there on may be
+    /// filled, as many as a request has, before [`Producer::end`].
     ///
     /// # Errors
-    /// `QueueFull`; nothing was done.
+    /// `QueueFull`.
     #[inline(always)]
-    pub(crate) fn post(&mut self, emit: impl FnOnce(&Slots, u64) -> u64) -> Result<(), PostError> {
-        if self.room == 0 {
-            let retired = self.slots.lines.retired(self.queue as usize).load(Ordering::Acquire);
-            #[expect(clippy::cast_possible_truncation, reason = "at most the maximum number")]
-            let room = retired.wrapping_sub(self.posted) as u32;
-            self.room = room;
-            if room == 0 {
-                return Err(PostError::QueueFull);
-            }
+    pub(crate) fn begin(&mut self) -> Result<u64, PostError> {
+        if self.room == 0 && !self.has_room() {
+            return Err(PostError::QueueFull);
         }
+        Ok(self.tail)
+    }
+
+    /// Loads the number of retired requests: true if another finds room.
+    fn has_room(&mut self) -> bool {
+        let retired = self.slots.lines.retired(self.queue as usize).load(Ordering::Acquire);
+        #[expect(clippy::cast_possible_truncation, reason = "at most the maximum number")]
+        let room = retired.wrapping_sub(self.posted) as u32;
+        self.room = room;
+        room > 0
+    }
+
+    /// Ends a request of so many slots, which [`Producer::publish`] passes to the stack.
+    #[inline(always)]
+    pub(crate) const fn end(&mut self, slot_count: u64) {
         // The slots of retired requests are free, and there are enough for those that remain.
-        self.tail += emit(&self.slots, self.tail);
+        self.tail += slot_count;
         self.room -= 1;
         self.posted = self.posted.wrapping_add(1);
-        Ok(())
+    }
+
+    /// Returns the number of requests posted since creation, less the maximum number, modulo 2^64.
+    #[inline(always)]
+    pub(crate) const fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Returns the slots.
+    #[inline(always)]
+    pub(crate) const fn slots(&self) -> &Slots {
+        &self.slots
     }
 
     /// Returns what a request may have.
@@ -314,15 +338,16 @@ mod tests {
         let word = |queue: usize, slot: u64, word: usize| slot << 8 | (queue << 4 | word) as u64;
         for round in 1..=5 {
             for (index, (((producer, _), slot_count), count_max)) in queues.iter_mut().enumerate() {
-                let emit = |slots: &Slots, number: u64| {
+                for _ in 0..*count_max {
+                    let number = producer.begin().unwrap();
                     for slot in number..number + *slot_count {
-                        (0..slots::SLOT_WORDS)
-                            .for_each(|at| slots.get(slot).store(at, word(index, slot, at)));
+                        (0..slots::SLOT_WORDS).for_each(|at| {
+                            producer.slots().get(slot).store(at, word(index, slot, at));
+                        });
                     }
-                    *slot_count
-                };
-                (0..*count_max).for_each(|_| assert_eq!(producer.post(emit), Ok(())));
-                assert_eq!(producer.post(emit), Err(PostError::QueueFull));
+                    producer.end(*slot_count);
+                }
+                assert_eq!(producer.begin(), Err(PostError::QueueFull));
                 producer.publish();
             }
             let published = [0, 1].map(|at| round * queues[at].1 * queues[at].0.1);

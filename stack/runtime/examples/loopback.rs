@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, Mr, Operation, Payload, Qp, QpOptions, SendWr, SgList,
-    WcStatus,
+    Access, Config, ConnParam, Context, Cq, Mr, Qp, QpOptions, RemoteMr, SendFlags, WcStatus,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,16 +31,6 @@ impl Endpoint {
         let buffer = context.allocate(len).expect("memory");
         let mr = pd.register(buffer, Access::ALL).expect("a region");
         Self { context, cq, qp, mr }
-    }
-
-    fn write(&self, offset: usize, len: u32, peer: (u32, u64), signaled: bool) -> SendWr {
-        let payload = Payload::Gather(SgList::from([self.mr.sge(offset, len)]));
-        let operation = Operation::Write { payload, rkey: peer.0, remote: peer.1 };
-        SendWr { wr_id: 0, operation, signaled, fence: false }
-    }
-
-    fn target(&self, offset: usize) -> (u32, u64) {
-        (self.mr.rkey(), self.mr.addr() + offset as u64)
     }
 }
 
@@ -67,7 +56,7 @@ fn endpoints(mtu: u16, len: usize) -> (Endpoint, Endpoint) {
 fn write(size: u32, mtu: u16) {
     core_affinity::set_for_current(core_affinity::CoreId { id: 0 });
     let (left, right) = endpoints(mtu, size as usize);
-    let target = right.target(0);
+    let target = right.mr.remote();
     let mut wcs = Vec::with_capacity(DEPTH);
     let (mut posted, mut done) = (0_usize, 0_usize);
     for round in 0..4 {
@@ -76,7 +65,8 @@ fn write(size: u32, mtu: u16) {
         while start.elapsed() < Duration::from_secs(2) {
             for _ in 0..64 {
                 while posted - done < DEPTH {
-                    left.qp.post_send(left.write(0, size, target, true)).expect("room");
+                    let source = left.mr.sge(0, size);
+                    left.qp.post().write(source, target).signaled().ring().expect("room");
                     posted += 1;
                 }
                 left.context.drive();
@@ -111,7 +101,7 @@ fn pingpong(size: u32, mtu: u16) {
     const ROUNDS: usize = 200_000;
     let len = size as usize;
     let (left, right) = endpoints(mtu, 2 * len);
-    let turn = |end: &Endpoint, peer: (u32, u64), core: usize, starts: bool| {
+    let turn = |end: &Endpoint, peer: RemoteMr, core: usize, starts: bool| {
         core_affinity::set_for_current(core_affinity::CoreId { id: core });
         let mut wcs = Vec::with_capacity(64);
         let mut times = Vec::with_capacity(ROUNDS);
@@ -120,8 +110,9 @@ fn pingpong(size: u32, mtu: u16) {
             let begin = Instant::now();
             let send = |wcs: &mut Vec<_>| {
                 end.mr.store_release(len + len - 1, mark);
-                let wr = end.write(len, size, peer, round % 16 == 0);
-                while end.qp.post_send(wr.clone()).is_err() {
+                let source = end.mr.sge(len, size);
+                let flags = SendFlags::SIGNALED.when(round % 16 == 0);
+                while end.qp.post().write(source, peer).with(flags).ring().is_err() {
                     end.context.drive();
                 }
                 wcs.clear();
@@ -144,7 +135,7 @@ fn pingpong(size: u32, mtu: u16) {
         }
         times
     };
-    let (to_left, to_right) = (left.target(0), right.target(0));
+    let (to_left, to_right) = (left.mr.remote(), right.mr.remote());
     let mut times = std::thread::scope(|scope| {
         let other = scope.spawn(|| turn(&right, to_left, 1, false));
         let times = turn(&left, to_right, 0, true);

@@ -29,8 +29,8 @@
 //! let pd = left.alloc_pd();
 //! let region = pd.register(buffer, Access::REMOTE_READ)?;
 //! region.write(5, b" world");
-//! // For the peer: address and STag, in private data or in a Send.
-//! let advertised = (region.addr(), region.rkey());
+//! // For the peer: address, length and STag, in private data or in a Send.
+//! let advertised = region.remote().to_bytes();
 //! # let _ = advertised;
 //! let buffer = region.deregister().ok_or("the memory is the caller's")?;
 //! assert_eq!(&buffer[..11], b"hello world");
@@ -63,10 +63,7 @@
 //! let qps = [pd.create_qp(&options)?, pd.create_qp(&options)?];
 //! assert!(qps.iter().all(|qp| qp.state() == QpState::Idle));
 //! let region = pd.register(left.allocate(4096)?, Access::LOCAL_WRITE)?;
-//! for wr_id in 0..32 {
-//!     let sg_list = SgList::from([region.sge(128 * wr_id, 128)]);
-//!     srq.post_recv(RecvWr { wr_id: wr_id as u64, sg_list })?;
-//! }
+//! srq.post_recvs((0..32).map(|slot| (slot as u64, region.sge(128 * slot, 128))))?;
 //! # Ok(())
 //! # }
 //! ```
@@ -154,13 +151,12 @@
 //! let target = pd_r.register(right.allocate(64)?, Access::REMOTE_WRITE)?;
 //! let source = pd_l.register(left.allocate(64)?, Access::LOCAL_READ)?;
 //! source.write(0, b"first");
-//! for wr_id in 0..8 {
-//!     let payload = Payload::Gather(SgList::from([source.sge(0, 5)]));
-//!     let (rkey, remote) = (target.rkey(), target.addr());
-//!     let operation = Operation::Write { payload, rkey, remote };
-//!     let signaled = wr_id == 7;
-//!     qp_l.post_send(SendWr { wr_id, operation, signaled, fence: false })?;
+//! let mut post = qp_l.post();
+//! for wr_id in 0..7 {
+//!     post.write(source.sge(0, 5), target.remote()).wr_id(wr_id);
 //! }
+//! post.write(source.sge(0, 5), target.remote()).wr_id(7).signaled();
+//! post.ring()?;
 //! let mut found = Vec::with_capacity(16);
 //! while cq_l.poll(&mut found) == 0 {
 //!     // In this mode the application polls the other end as well.
@@ -208,14 +204,12 @@
 //! # request.accept(&qp_r, ConnParam::default())?;
 //! # qp_l.wait_established(timeout)?;
 //! # qp_r.wait_established(timeout)?;
-//! qp_r.post_recv(RecvWr { wr_id: 1, sg_list: SgList::new() })?;
+//! qp_r.post_recv(1, [])?;
 //! cq_r.req_notify(Notify::Next)?;
 //! let mut found = Vec::with_capacity(16);
 //! assert_eq!(cq_r.poll(&mut found), 0, "nothing has arrived before");
 //!
-//! let payload = Payload::Inline(Default::default());
-//! let operation = Operation::Send { payload, solicited: false, invalidate: None };
-//! qp_l.post_send(SendWr { wr_id: 2, operation, signaled: true, fence: false })?;
+//! qp_l.post().send_inline(b"").wr_id(2).signaled().ring()?;
 //!
 //! assert_eq!(channel.wait(timeout), Some(cq_r.id()));
 //! assert_eq!(cq_r.poll(&mut found), 1);

@@ -44,33 +44,25 @@
 //!     let mr_r = pd_r.register(right.allocate(4096)?, Access::ALL)?;
 //!     let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
 //!     let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r).max_recv_wr(16))?;
-//!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::from([mr_r.sge(2048, 64)]) })?;
+//!     qp_r.post_recv(9, mr_r.sge(2048, 64))?;
 //!
 //!     // The responder advertises its memory in private data.
 //!     let listener = right.listen(4791, 1)?;
 //!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
 //!     let request = listener.accept_timeout(timeout).ok_or("no connect request")?;
 //!     let mut param = ConnParam::default();
-//!     param.private_data.extend_from_slice(&mr_r.addr().to_be_bytes())?;
-//!     param.private_data.extend_from_slice(&mr_r.rkey().to_be_bytes())?;
+//!     param.private_data.extend_from_slice(&mr_r.remote().to_bytes())?;
 //!     request.accept(&qp_r, param)?;
 //!     let info = qp_l.wait_established(timeout)?;
-//!     let (addr, rkey) = info.private_data.split_at(8);
-//!     let remote = u64::from_be_bytes(addr.try_into()?);
-//!     let rkey = u32::from_be_bytes(rkey.try_into()?);
+//!     let remote = RemoteMr::from_bytes(&info.private_data).ok_or("no memory region")?;
 //!
 //!     // Write, read back to another offset, and send.
 //!     mr_l.write(0, b"hello");
-//!     let payload = Payload::Gather(SgList::from([mr_l.sge(0, 5)]));
-//!     let inline = Payload::inline(b"done")?;
-//!     let operations = [
-//!         Operation::Write { payload, rkey, remote },
-//!         Operation::Read { sink: [mr_l.sge(100, 5)].into(), rkey, remote },
-//!         Operation::Send { payload: inline, solicited: false, invalidate: None },
-//!     ];
-//!     for (wr_id, operation) in (1..).zip(operations) {
-//!         qp_l.post_send(SendWr { wr_id, operation, signaled: true, fence: false })?;
-//!     }
+//!     let mut post = qp_l.post();
+//!     post.write(mr_l.sge(0, 5), remote).wr_id(1).signaled();
+//!     post.read(mr_l.sge(100, 5), remote).wr_id(2).signaled();
+//!     post.send_inline(b"done").wr_id(3).signaled();
+//!     post.ring()?;
 //!     let (mut here, mut there) = (Vec::new(), Vec::new());
 //!     while here.len() < 3 || there.is_empty() {
 //!         cq_l.poll(&mut here);
@@ -87,8 +79,8 @@
 //!
 //! # Atomic operations and immediate data
 //!
-//! [`Operation::Atomic`] changes a word of eight bytes at the peer and returns its previous value.
-//! [`Operation::Immediate`] and [`Operation::WriteImmediate`] consume a receive of the peer. Its
+//! [`Post::atomic`] changes a word of eight bytes at the peer and returns its previous value.
+//! [`Post::immediate`] and [`Post::write_immediate`] consume a receive of the peer. Its
 //! completion carries eight bytes ([`Wc::immediate`]) and reports that everything written before is
 //! placed. RFC 7306 defines both. A peer need not support it: [`Config::extensions`].
 //!
@@ -120,18 +112,14 @@
 //! // `left` and `right` are connected as above. The counter is on the right.
 //! let counter = pd_r.register(right.allocate(8)?, Access::REMOTE_ATOMIC)?;
 //! let before = pd_l.register(left.allocate(8)?, Access::LOCAL_WRITE)?;
-//! qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::new() })?;
+//! qp_r.post_recv(9, [])?;
 //! counter.atomic(0, AtomicOp::fetch_add(40));
 //!
-//! let (rkey, remote) = (counter.rkey(), counter.addr());
-//! let operations = [
-//!     Operation::Atomic { op: AtomicOp::fetch_add(2), sink: before.sge(0, 8), rkey, remote },
-//!     Operation::Immediate { data: *b"counted!", solicited: false },
-//! ];
-//! for (wr_id, operation) in (1..).zip(operations) {
-//!     // Fence: the Immediate Data is sent after the addition has completed.
-//!     qp_l.post_send(SendWr { wr_id, operation, signaled: true, fence: true })?;
-//! }
+//! let mut post = qp_l.post();
+//! post.atomic(AtomicOp::fetch_add(2), before.sge(0, 8), counter.remote()).wr_id(1).signaled();
+//! // Fence: it is sent after the addition has completed.
+//! post.immediate(*b"counted!").wr_id(2).signaled().fence();
+//! post.ring()?;
 //! let (mut here, mut there) = (Vec::new(), Vec::new());
 //! while here.len() < 2 || there.is_empty() {
 //!     cq_l.poll(&mut here);
@@ -171,7 +159,7 @@
 //! - *Completion of a Write at the peer.* Post a Send after it and wait for the Send at the peer.
 //!   Or post an RDMA Read after it and wait for the Read locally.
 //! - *Order of Reads and later requests.* A Send or Write posted after an RDMA Read may take effect
-//!   before the Read does. The fence of [`SendWr`] delays it until all earlier Reads have
+//!   before the Read does. [`SendRequest::fence`] delays it until all earlier Reads have
 //!   completed.
 //! - *Overlaps.* If outstanding operations write the same bytes, or your program writes them too,
 //!   any of the results may remain.
@@ -250,8 +238,7 @@ pub use ferrowarp_proto::{
     engine::Counters as EngineCounters,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{
-        AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, Operation, Payload,
-        SGE_COUNT_MAX, SgList, Sge, sg_list,
+        AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, SGE_COUNT_MAX, Sge,
     },
     rdmap::send_queue::{WqePayload, wqe::SendFlags},
     verbs::cm::{
@@ -262,5 +249,5 @@ pub use ferrowarp_proto::{
     verbs::srq::{SrqError, SrqId},
     verbs::wc::Notify,
     verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},
-    verbs::wr::{Bind, PostError, RecvWr, SendWr},
+    verbs::wr::{Bind, PostError},
 };

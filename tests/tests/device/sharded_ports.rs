@@ -10,7 +10,7 @@ use ferrowarp_tests::connection::TestConnection;
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{PEER_STAG, Peer, Startup, opcode};
 use ferrowarp_tests::stack::{
-    KERNEL, STACK, Stack, TIMEOUT, gather, post_read, post_recv, post_send, post_write,
+    KERNEL, STACK, Stack, TIMEOUT, post_read, post_recv, post_send, post_send_inline, post_write,
 };
 
 use crate::attacks::SetOnDrop;
@@ -89,7 +89,7 @@ fn exchange(stack: &Stack, links: &mut [TestConnection<'_>], salt: u64) {
         link.peer.sends.clear();
         post_recv(&link.qp, 1, link.recv_mr.sge(0, LEN_U32));
         post_write(&link.qp, 2, link.shared_mr.sge(0, LEN_U32), PEER_STAG, LEN as u64);
-        post_send(&link.qp, 3, gather(link.shared_mr.sge(0, LEN_U32)));
+        post_send(&link.qp, 3, link.shared_mr.sge(0, LEN_U32));
         post_read(&link.qp, 4, link.shared_mr.sge(2 * LEN, LEN_U32), PEER_STAG, 0);
     }
     std::thread::scope(|scope| {

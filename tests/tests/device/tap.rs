@@ -7,14 +7,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ferrowarp::{Access, AsyncEvent, ConnParam, ConnectError, EndReason, Event, Payload, WcStatus};
+use ferrowarp::{Access, AsyncEvent, ConnParam, ConnectError, EndReason, Event, WcStatus};
 use ferrowarp_tests::capture::{self, Capture};
 use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection};
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{self, PEER_STAG, Peer, Role, Segmentation, Startup, opcode};
 use ferrowarp_tests::process;
 use ferrowarp_tests::stack::{
-    KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, post_recv, post_send, post_write,
+    KERNEL, KERNEL_V6, STACK, STACK_V6, Stack, TIMEOUT, post_recv, post_send_inline, post_write,
 };
 use ferrowarp_tests::{netns, skip, skip_without, test_name};
 
@@ -417,7 +417,7 @@ fn peer_rst_flushes_receives() {
         post_recv(&link.qp, wr_id, link.recv_mr.sge(0, 10));
     }
     // Data that the peer never reads: closing its socket then resets the connection.
-    post_send(&link.qp, 9, Payload::inline(b"unread").unwrap());
+    post_send_inline(&link.qp, 9, b"unread");
     assert_eq!(stack.expect_success().wr_id, 9);
     std::thread::sleep(Duration::from_millis(200));
     let TestConnection { qp, peer, .. } = link;

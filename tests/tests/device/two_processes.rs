@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ferrowarp::{Access, ConnParam, Event, Payload};
+use ferrowarp::{Access, ConnParam, Event};
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::process::{self, Running, TempDir};
 use ferrowarp_tests::skip;
 use ferrowarp_tests::stack::{
-    KERNEL, STACK, Stack, gather, post_read, post_recv, post_send, post_write,
+    KERNEL, STACK, Stack, post_read, post_recv, post_send, post_send_inline, post_write,
 };
 use ferrowarp_tests::test_name;
 
@@ -43,11 +43,6 @@ impl Link {
             Self::Vhost => format!("virtio-user:{}", socket.display()),
         }
     }
-}
-
-/// Inline payload of a Send.
-fn inline(bytes: &[u8]) -> Payload {
-    Payload::inline(bytes).unwrap()
 }
 
 #[test]
@@ -86,7 +81,7 @@ fn rdma_between_two_processes(link: Link, name: &str) {
     qp.wait_established(PROCESS_TIMEOUT).unwrap();
     assert_eq!(stack.expect_success().wr_id, 0);
     let (addr, rkey) = (shared.addr().to_be_bytes(), shared.rkey().to_be_bytes());
-    post_send(&qp, 10, inline(&[&addr[..], &rkey].concat()));
+    post_send_inline(&qp, 10, &[&addr[..], &rkey].concat());
     assert_eq!(stack.expect_success().wr_id, 10);
     assert_eq!(stack.expect_success().wr_id, 1);
     let mut found = vec![0; LEN];
@@ -110,7 +105,7 @@ fn client(device: &str) {
     post_recv(&qp, 0, recv_mr.sge(0, 100));
     qp.connect(SocketAddr::from((STACK, PORT)), ConnParam::default()).unwrap();
     qp.wait_established(PROCESS_TIMEOUT).unwrap();
-    post_send(&qp, 1, inline(b"where?"));
+    post_send_inline(&qp, 1, b"where?");
     let mut seen = [stack.expect_success(), stack.expect_success()].map(|wc| wc.wr_id);
     seen.sort_unstable();
     assert_eq!(seen, [0, 1]);
@@ -129,7 +124,7 @@ fn client(device: &str) {
     let mut found = vec![0; LEN];
     mine.read(0, &mut found);
     assert!(found == bytes, "what comes back is what was written");
-    post_send(&qp, 4, gather(mine.sge(0, 10)));
+    post_send(&qp, 4, mine.sge(0, 10));
     assert_eq!(stack.expect_success().wr_id, 4);
     qp.disconnect().unwrap();
     assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(Event::Disconnected { .. })));

@@ -10,7 +10,7 @@ use ferrowarp::{
 };
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
-use ferrowarp_tests::stack::{STACK, Stack, TIMEOUT, gather, post_recv, post_send};
+use ferrowarp_tests::stack::{STACK, Stack, TIMEOUT, post_recv, post_send};
 use ferrowarp_tests::{netns, skip, test_name};
 
 mod extensions;
@@ -358,7 +358,7 @@ fn terminates_for_local_causes_have_no_headers() {
     let (qp, mut peer) = fx.connect(Version::Ietf);
     peer.send_ulpdu(&nothing).unwrap();
     let bad = Sge { addr: 0, len: 5, lkey: fx.open.lkey() ^ 1 };
-    post_send(&qp, 9, gather(bad));
+    post_send(&qp, 9, bad);
     assert_eq!(terminate(&mut peer), (0, 0, 0));
     let ended = fx.stack.completions(4);
     assert_eq!((ended[0].wr_id, ended[0].status), (9, WcStatus::LocalProtection));

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
-    Access, Context, EndReason, Event, Mr, Operation, Payload, Qp, RecvWr, SendWr, Wc, WcStatus,
+    Access, Context, EndReason, Event, Mr, Qp, RemoteAddr, SendFlags, Sge, Stag, Wc, WcStatus,
 };
-use ferrowarp_apps::endpoint::{Endpoint, gather, sge_at};
+use ferrowarp_apps::endpoint::{Endpoint, sge_at};
 
 use crate::steps::{BURST_MAX, BURST_READ_LEN, Kind, OFFSET_MAX, Step, region_len, steps};
 use crate::{Fault, InteropEndOptions, Role};
@@ -27,6 +27,8 @@ const NOTE: usize = 0;
 const STEP: usize = 1;
 const SENT: usize = 2;
 const DONE: usize = 3;
+/// `DONE` as a `wr_id`.
+const DONE_ID: u64 = DONE as u64;
 
 /// Control message between the ends.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,8 +107,8 @@ pub(crate) struct Exchange<'a> {
     counts: [u64; 4],
     /// Last completion of a step.
     step_wc: Option<Wc>,
-    /// STag and address that the last Send with Invalidate invalidated at the peer.
-    stale: (u32, u64),
+    /// What the last Send with Invalidate invalidated at the peer.
+    stale: RemoteAddr,
     steps: u64,
     bytes: u64,
 }
@@ -137,7 +139,7 @@ impl<'a> Exchange<'a> {
             notes_read: 0,
             counts: [0; 4],
             step_wc: None,
-            stale: (0, 0),
+            stale: RemoteAddr::default(),
             steps: 0,
             bytes: 0,
         };
@@ -210,14 +212,19 @@ impl<'a> Exchange<'a> {
 
     fn receive(&self, kind: usize, mr: &Mr, offset: usize, len: usize) -> anyhow::Result<()> {
         let sge = sge_at(mr, offset as u64, u32::try_from(len)?);
-        let wr_id = kind as u64;
-        self.qp.post_recv(RecvWr { wr_id, sg_list: [sge].into() })?;
+        self.qp.post_recv(kind as u64, sge)?;
         Ok(())
     }
 
-    fn post(&self, kind: usize, operation: Operation) -> anyhow::Result<()> {
-        let wr_id = kind as u64;
-        self.qp.post_send(SendWr { wr_id, operation, signaled: true, fence: false })?;
+    /// Posts the Send of a step.
+    fn send(&self, source: Sge, solicited: bool, invalidated: Option<Stag>) -> anyhow::Result<()> {
+        let flags = SendFlags::SIGNALED.and(SendFlags::SOLICITED.when(solicited));
+        let mut post = self.qp.post();
+        let mut request = post.send(source).wr_id(DONE_ID).with(flags);
+        if let Some(stag) = invalidated {
+            request = request.with_invalidate(stag);
+        }
+        request.ring()?;
         Ok(())
     }
 
@@ -243,8 +250,8 @@ impl<'a> Exchange<'a> {
     }
 
     fn send_note(&mut self, note: &Note) -> anyhow::Result<()> {
-        let payload = Payload::Inline(note.emit().into());
-        self.post(SENT, Operation::Send { payload, solicited: false, invalidate: None })
+        self.qp.post().send_inline(&note.emit()).wr_id(SENT as u64).signaled().ring()?;
+        Ok(())
     }
 
     // The active end.
@@ -279,27 +286,25 @@ impl<'a> Exchange<'a> {
 
     fn run_active_step(&mut self, step: &Step, ready: &Note) -> anyhow::Result<()> {
         fill(&self.tx, step.source, step.size, step, self.is_initiator);
-        let payload = gather(sge_at(&self.tx, step.source as u64, u32::try_from(step.size)?));
+        let source = sge_at(&self.tx, step.source as u64, u32::try_from(step.size)?);
         match step.kind {
             Kind::Send { solicited, invalidates } => {
                 if invalidates {
-                    self.stale = (ready.stag, ready.address);
+                    self.stale = RemoteAddr { addr: ready.address, rkey: ready.stag };
                 }
-                let invalidate = invalidates.then_some(ready.stag);
-                self.post(DONE, Operation::Send { payload, solicited, invalidate })?;
+                self.send(source, solicited, invalidates.then_some(ready.stag))?;
                 return self.wait(DONE, self.counts[DONE] + 1);
             }
             Kind::Write => {
-                let remote = self.peer.rx_address + step.sink as u64;
-                let rkey = self.peer.rx_stag;
-                self.post(DONE, Operation::Write { payload, rkey, remote })?;
+                let addr = self.peer.rx_address + step.sink as u64;
+                let remote = RemoteAddr { addr, rkey: self.peer.rx_stag };
+                self.qp.post().write(source, remote).wr_id(DONE_ID).signaled().ring()?;
                 self.wait(DONE, self.counts[DONE] + 1)?;
             }
             Kind::Read => self.read(step, step.size)?,
             Kind::Burst => self.read(step, BURST_READ_LEN)?,
         }
-        let payload = Payload::empty();
-        self.post(DONE, Operation::Send { payload, solicited: false, invalidate: None })?;
+        self.qp.post().send(&[]).wr_id(DONE_ID).signaled().ring()?;
         self.wait(DONE, self.counts[DONE] + 1)
     }
 
@@ -307,15 +312,15 @@ impl<'a> Exchange<'a> {
     fn read(&mut self, step: &Step, len: usize) -> anyhow::Result<()> {
         let total_len = step.len(self.ord);
         let mut count = 0;
+        let mut post = self.qp.post();
         for at in (0..total_len).step_by(len.max(1)) {
             let sink = sge_at(&self.rx, (step.sink + at) as u64, u32::try_from(len)?);
-            let remote = self.peer.tx_address + (step.source + at) as u64;
-            self.post(
-                DONE,
-                Operation::Read { sink: [sink].into(), rkey: self.peer.tx_stag, remote },
-            )?;
+            let addr = self.peer.tx_address + (step.source + at) as u64;
+            let remote = RemoteAddr { addr, rkey: self.peer.tx_stag };
+            post.read(sink, remote).wr_id(DONE_ID).signaled();
             count += 1;
         }
+        post.ring()?;
         self.wait(DONE, self.counts[DONE] + count)?;
         let errors = mismatches(&self.rx, step.sink, total_len, step, !self.is_initiator);
         ensure!(errors == 0, "{errors} bytes read are wrong");
@@ -397,23 +402,19 @@ impl<'a> Exchange<'a> {
         let Note { rx_address, tx_address, len, rx_stag, .. } = self.peer;
         // An STag index that is not in use.
         let wrong = rx_stag ^ 0x00FF_FF00;
-        let source = || gather(sge_at(&self.tx, 0, 64));
-        let send = |invalidate| Operation::Send { payload: source(), solicited: false, invalidate };
-        let write = |rkey, remote| Operation::Write { payload: source(), rkey, remote };
-        self.post(
-            DONE,
-            match fault {
-                Fault::Write => write(wrong, rx_address),
-                Fault::Read => {
-                    let sink = sge_at(&self.rx, 0, 64);
-                    Operation::Read { sink: [sink].into(), rkey: wrong, remote: tx_address }
-                }
-                Fault::Invalidate => send(Some(wrong)),
-                Fault::Send => send(None),
-                Fault::Bounds => write(rx_stag, rx_address + len - 32),
-                Fault::Stale => write(self.stale.0, self.stale.1),
-            },
-        )
+        let (source, sink) = (sge_at(&self.tx, 0, 64), sge_at(&self.rx, 0, 64));
+        let at = |rkey, addr| RemoteAddr { addr, rkey };
+        let mut post = self.qp.post();
+        let request = match fault {
+            Fault::Write => post.write(source, at(wrong, rx_address)),
+            Fault::Read => post.read(sink, at(wrong, tx_address)),
+            Fault::Invalidate => post.send(source).with_invalidate(wrong),
+            Fault::Send => post.send(source),
+            Fault::Bounds => post.write(source, at(rx_stag, rx_address + len - 32)),
+            Fault::Stale => post.write(source, self.stale),
+        };
+        request.wr_id(DONE_ID).signaled().ring()?;
+        Ok(())
     }
 
     fn finish(&mut self) -> anyhow::Result<()> {

@@ -99,17 +99,18 @@ impl RqProducer {
         if list.len() > usize::from(sge_count) {
             return Err(PostError::TooManySges);
         }
-        self.0.post(|slots, number| {
-            let first = slots.get(number);
-            first.store(WR_ID, wr_id);
-            first.store(COUNT, list.len() as u64);
-            for (index, sge) in list.iter().enumerate() {
-                let (slot, word) = place_of_sge(slots, first, number, index);
-                slot.store(word, sge.addr);
-                slot.store(word + 1, u64::from(sge.len) | u64::from(sge.lkey) << 32);
-            }
-            slot_count.into()
-        })
+        let number = self.0.begin()?;
+        let slots = self.0.slots();
+        let first = slots.get(number);
+        first.store(WR_ID, wr_id);
+        first.store(COUNT, list.len() as u64);
+        for (index, sge) in list.iter().enumerate() {
+            let (slot, word) = place_of_sge(slots, first, number, index);
+            slot.store(word, sge.addr);
+            slot.store(word + 1, u64::from(sge.len) | u64::from(sge.lkey) << 32);
+        }
+        self.0.end(slot_count.into());
+        Ok(())
     }
 
     /// Makes the requests posted so far visible to the stack. A plain store with release.

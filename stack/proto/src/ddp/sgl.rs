@@ -20,6 +20,14 @@ pub struct Sge {
     pub lkey: Stag,
 }
 
+/// A list of one.
+impl AsRef<[Self]> for Sge {
+    #[inline(always)]
+    fn as_ref(&self) -> &[Self] {
+        std::slice::from_ref(self)
+    }
+}
+
 /// Scatter/gather list.
 pub type SgList = BoundedVec<Sge, SGE_COUNT_MAX>;
 

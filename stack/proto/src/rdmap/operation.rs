@@ -158,7 +158,7 @@ impl SendWr {
         let flags = SendFlags::SIGNALED.when(self.signaled).and(SendFlags::FENCE.when(self.fence));
         let solicited = |is_set: &bool| flags.and(SendFlags::SOLICITED.when(*is_set));
         let head = WqeHead { wr_id, flags, stag: 0, remote: 0 };
-        match &self.operation {
+        let posted = match &self.operation {
             Operation::Send { payload, solicited: is_set, invalidate } => {
                 let flags = solicited(is_set);
                 let flags = flags.and(SendFlags::INVALIDATE.when(invalidate.is_some()));
@@ -187,7 +187,8 @@ impl SendWr {
             }
             Operation::Bind(bind) => queue.post_bind(wr_id, flags, bind),
             Operation::Invalidate { stag } => queue.post_invalidate(wr_id, flags, *stag),
-        }
+        };
+        posted.map(|_| ())
     }
 }
 

@@ -11,7 +11,7 @@ use wqe::{Control, Wqe};
 mod encode;
 pub mod wqe;
 
-pub use encode::{WqeHead, WqePayload};
+pub use encode::{WqeHead, WqePayload, WqePlace};
 
 /// Capacity of a send queue (verbs: the fields of `ibv_qp_cap` for sends).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,13 @@ pub(crate) fn from_work_queue(
 }
 
 impl SqProducer {
+    /// Returns the number of requests posted since creation, less the maximum number, modulo 2^64.
+    #[inline(always)]
+    #[must_use]
+    pub const fn posted(&self) -> u64 {
+        self.0.posted()
+    }
+
     /// Makes the requests posted so far visible to the stack. A plain store with release.
     #[inline]
     pub fn publish(&mut self) {

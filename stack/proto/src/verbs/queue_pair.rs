@@ -116,25 +116,10 @@ impl Qp {
         true
     }
 
-    /// Posts a request to the send queue. In the error state it is accepted, and flushed.
-    pub(crate) fn post_send<M, C>(
-        &mut self,
-        verbs: &mut Verbs<M, C>,
-        wr: &SendWr,
-    ) -> Result<(), PostError> {
-        match self.state {
-            // req: DDP-127
-            QpState::Idle | QpState::Connecting | QpState::Closing => {
-                return Err(PostError::WrongState);
-            }
-            QpState::Rts => self.send_rights().check(wr.operation.opcode())?,
-            QpState::Error => {}
-        }
-        self.stream.requester.post(wr)?;
-        if self.state == QpState::Error {
-            self.start_flush(verbs);
-        }
-        Ok(())
+    /// Posts a request to the send queue.
+    pub(crate) fn post_send(&mut self, wr: &SendWr) -> Result<(), PostError> {
+        self.send_rights().check(wr.operation.opcode())?;
+        self.stream.requester.post(wr)
     }
 
     /// True if it reports completions to `cq`.
@@ -142,43 +127,55 @@ impl Qp {
         self.send_cq == cq || self.recv_cq == cq
     }
 
+    /// Rights of the connection; all while there is none, and requests wait, or are flushed.
     pub(crate) const fn send_rights(&self) -> SendRights {
+        if self.state.is_connected() { self.granted_rights() } else { SendRights::ALL }
+    }
+
+    const fn granted_rights(&self) -> SendRights {
         SendRights {
             reads: self.stream.requester.ord() > 0,
             extensions: self.stream.has_extensions(),
         }
     }
 
-    /// Takes posted requests from the send queue, at most `max`; returns their number. In the error
-    /// state they are flushed.
+    /// Takes posted requests from the send queue, at most `max`; returns their number. Before the
+    /// connection they stay there, in the error state they are flushed.
+    #[inline(always)]
     pub(crate) fn take_sends<M, C>(&mut self, verbs: &mut Verbs<M, C>, max: usize) -> usize {
-        let count = self.stream.requester.take_posted(self.admission(), max);
-        if count > 0 && self.state == QpState::Error {
-            self.start_flush(verbs);
-        }
-        count
-    }
-
-    /// Returns what is rejected of the requests that are taken now.
-    const fn admission(&self) -> Admission {
-        let rejected = OpcodeSet::ALL;
-        match self.state {
-            QpState::Idle | QpState::Connecting | QpState::Closing => {
-                Admission { rejected, reason: Rejection::WrongState }
+        let admission = match self.state {
+            QpState::Idle | QpState::Connecting => return 0,
+            // req: DDP-127
+            QpState::Closing => {
+                Admission { rejected: OpcodeSet::ALL, reason: Rejection::WrongState }
             }
             QpState::Rts => {
-                let SendRights { reads, extensions } = self.send_rights();
+                let SendRights { reads, extensions } = self.granted_rights();
                 let answered = if reads { OpcodeSet::NONE } else { OpcodeSet::ANSWERED };
                 let extensions = if extensions { OpcodeSet::NONE } else { OpcodeSet::EXTENSIONS };
                 let rejected = answered.union(extensions);
                 Admission { rejected, reason: Rejection::Unsupported }
             }
             QpState::Error => Admission::ALL,
+        };
+        let count = self.stream.requester.take_posted(admission, max);
+        if count > 0 && self.state == QpState::Error {
+            self.start_flush(verbs);
         }
+        count
     }
 
-    /// Executes requests without network traffic and reports them. Before a connection these are
-    /// rejected requests alone; in the error state they are flushed instead.
+    /// Takes what was posted with [`Qp::post_send`] before the connection began or failed: true if
+    /// there was anything. What the application posted itself is taken when [`Qp::take_sends`] is
+    /// called next.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_early_sends<M, C>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
+        self.stream.requester.has_producer() && self.take_sends(verbs, usize::MAX) > 0
+    }
+
+    /// Executes requests without network traffic and reports them; in the error state they are
+    /// flushed instead.
     #[cold]
     pub(crate) fn execute_local_ops<M: Memory, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
         if self.state != QpState::Error {
@@ -343,6 +340,7 @@ impl Qp {
             }
             verbs.events.push_back(Event::Disconnected { qp: self.id, reason });
         }
+        self.take_early_sends(verbs);
         // req: DDP-139, RDMAP-194, RDMAP-247
         self.start_flush(verbs);
     }

@@ -25,7 +25,7 @@
 //!     let (mut cq_l, mut cq_r) = (AsyncCq::new(&left, 64)?, AsyncCq::new(&right, 64)?);
 //!     let qp_l = left.alloc_pd().create_qp(&QpOptions::new(cq_l.cq()))?;
 //!     let qp_r = right.alloc_pd().create_qp(&QpOptions::new(cq_r.cq()))?;
-//!     qp_r.post_recv(RecvWr { wr_id: 9, sg_list: SgList::new() })?;
+//!     qp_r.post_recv(9, [])?;
 //!
 //!     let listener = right.listen(4791, 1)?;
 //!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
@@ -33,9 +33,7 @@
 //!     request.accept(&qp_r, ConnParam::default())?;
 //!     events_l.established(&qp_l).await?;
 //!
-//!     let payload = Payload::Inline(Default::default());
-//!     let operation = Operation::Send { payload, solicited: false, invalidate: None };
-//!     qp_l.post_send(SendWr { wr_id: 1, operation, signaled: true, fence: false })?;
+//!     qp_l.post().send_inline(b"").wr_id(1).signaled().ring()?;
 //!     let (mut here, mut there) = (Vec::new(), Vec::new());
 //!     assert_eq!((cq_l.wait(&mut here).await, cq_r.wait(&mut there).await), (1, 1));
 //!     assert_eq!((here[0].wr_id, there[0].wr_id), (1, 9));

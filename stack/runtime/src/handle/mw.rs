@@ -5,7 +5,6 @@ use std::fmt;
 use ferrowarp_lockfree::invalidation;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
-use ferrowarp_proto::verbs::wr::Operation;
 
 use crate::context::ContextInner;
 use crate::error::MemoryError;
@@ -17,11 +16,13 @@ use crate::handle::pd::Pd;
 /// a region, while it is bound.
 ///
 /// Binding is a request (made by [`Mw::bind`]) that a queue pair executes in posting order; a later
-/// request may send the STag to the peer. The binding ends with a posted [`Operation::Invalidate`],
-/// with the peer's Send with Invalidate, with [`Mw::revoke`], or when the region is revoked or
-/// dropped. A window whose queue pair is destroyed is inaccessible.
+/// request may send the STag to the peer. The binding ends with a posted [`Post::invalidate`], with
+/// the peer's Send with Invalidate, with [`Mw::revoke`], or when the region is revoked or dropped.
+/// A window whose queue pair is destroyed is inaccessible.
 ///
 /// It does not keep memory alive: its region may be dropped at any time.
+///
+/// [`Post::invalidate`]: crate::Post::invalidate
 pub struct Mw {
     pd: Pd,
     /// STag of the latest bind request.
@@ -55,7 +56,7 @@ impl Mw {
         self.stag
     }
 
-    /// Returns a request to bind the window to bytes `offset..offset + len` of a region that was
+    /// Returns what [`Post::bind`](crate::Post::bind) posts to bind the window to bytes `offset..offset + len` of a region that was
     /// registered with [`Access::WINDOW_BIND`]. It has a new STag, not predictable from earlier
     /// ones; [`Mw::rkey`] returns it from now on. Tagged offsets start at the address of the first
     /// byte, or at 0 if `zero_based`.
@@ -76,14 +77,14 @@ impl Mw {
         len: usize,
         access: Access,
         zero_based: bool,
-    ) -> Operation {
+    ) -> Bind {
         let addr = region.addr_of(offset, len);
         if !is_child() {
             self.stag = self.keys.next(&self.pd.context().regions, self.tag);
             self.tag = self.stag;
         }
         let (rkey, lkey) = (self.stag, region.lkey());
-        Operation::Bind(Bind { rkey, lkey, addr, len: len as u64, access, zero_based })
+        Bind { rkey, lkey, addr, len: len as u64, access, zero_based }
     }
 
     /// Revokes the window, whatever its queue pair does: after this no memory is accessible through

@@ -17,7 +17,7 @@ use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::work_queues::WorkQueues;
-use ferrowarp_proto::verbs::wr::{PostError, RecvWr, SendWr};
+use ferrowarp_proto::verbs::wr::{PostError, Sge};
 
 use crate::context::ContextInner;
 use crate::error::{CreateError, LimitError, MemoryError};
@@ -209,78 +209,38 @@ impl Qp {
         self.bound_shard()?.control(|engine, _| engine.tcp_stats(self.id)).flatten()
     }
 
-    /// Posts a send request: writes it to the send queue, and rings the doorbell if the queue pair
-    /// was idle. Never waits; the request is executed when the shard is polled next. The memory it
-    /// names must stay registered and unchanged until the request completes. Costs some 30 ns.
-    ///
-    /// # Errors
-    /// [`PostError`]; nothing was posted. After `QueueFull`, poll completions, or poll the shard
-    /// once more if requests were posted unsignaled.
-    #[inline]
-    pub fn post_send(&self, wr: SendWr) -> Result<(), PostError> {
-        let (mut queue, rights) = self.shared.lock_sends()?;
-        let posted = rights.check(wr.operation.opcode()).and_then(|()| wr.post_to(&mut queue));
-        queue.publish();
-        drop(queue);
-        self.announce(posted.is_err());
-        posted
-    }
-
-    /// Posts send requests in order until one fails; returns the number posted, and the error if
-    /// one failed. Rings the doorbell at most once for all.
-    ///
-    /// The send queue is locked until `wrs` ends: `wrs` must not post to the same queue itself,
-    /// which would deadlock. `Context::close` waits for it, for a second at most; then nothing was
-    /// posted.
-    #[inline]
-    pub fn post_sends(&self, wrs: impl IntoIterator<Item = SendWr>) -> (usize, Option<PostError>) {
-        let (mut queue, rights) = match self.shared.lock_sends() {
-            Ok(locked) => locked,
-            Err(error) => return (0, Some(error)),
-        };
-        let mut posted = post_until_error(wrs, |wr: SendWr| {
-            rights.check(wr.operation.opcode())?;
-            wr.post_to(&mut queue)
-        });
-        queue.publish();
-        if let Err(error) = self.shared.check_abandoned() {
-            posted = (0, Some(error));
-        }
-        drop(queue);
-        self.announce(posted.1.is_some());
-        posted
-    }
-
-    /// Posts a buffer for one incoming Send or Immediate Data; possible from creation until the
-    /// connection ends. Never waits. Costs some 30 ns.
+    /// Posts a buffer for one incoming Send or Immediate Data (`ibv_post_recv`): at any time after
+    /// creation. Never waits. Costs some 30 ns.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted.
+    #[doc(alias = "ibv_post_recv")]
     #[inline]
-    pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        let mut queue = self.lock_recvs()?;
-        let posted = queue.post(wr.wr_id, &wr.sg_list);
-        queue.publish();
-        drop(queue);
-        self.announce(posted.is_err());
-        posted
+    pub fn post_recv(&self, wr_id: u64, buffer: impl AsRef<[Sge]>) -> Result<(), PostError> {
+        self.post_recvs([(wr_id, buffer)]).map_err(|refused| refused.error)
     }
 
-    /// Posts receive requests in order until one fails; returns the number posted, and the error if
-    /// one failed. Rings the doorbell at most once for all. `wrs` as in [`Qp::post_sends`].
+    /// Posts buffers in order until one is refused, each with its work request ID; rings the
+    /// doorbell at most once for all.
+    ///
+    /// The receive queue is locked until `requests` ends: it must not post to the same queue
+    /// itself.
+    ///
+    /// # Errors
+    /// [`PostRefused`], with the number that were posted.
     #[inline]
-    pub fn post_recvs(&self, wrs: impl IntoIterator<Item = RecvWr>) -> (usize, Option<PostError>) {
-        let mut queue = match self.lock_recvs() {
-            Ok(queue) => queue,
-            Err(error) => return (0, Some(error)),
-        };
-        let mut posted = post_until_error(wrs, |wr: RecvWr| queue.post(wr.wr_id, &wr.sg_list));
+    pub fn post_recvs<B: AsRef<[Sge]>>(
+        &self,
+        requests: impl IntoIterator<Item = (u64, B)>,
+    ) -> Result<(), PostRefused> {
+        let mut queue = self.lock_recvs().map_err(|error| PostRefused { error, posted: 0 })?;
+        let mut posted = post_recvs(&mut queue, requests);
         queue.publish();
-        if let Err(error) = self.shared.check_abandoned() {
-            posted = (0, Some(error));
+        if self.shared.is_abandoned() {
+            posted = Err(PostRefused { error: PostError::Gone, posted: 0 });
         }
         drop(queue);
-        self.announce(posted.1.is_some());
+        self.announce(posted.is_err());
         posted
     }
 
@@ -315,14 +275,7 @@ impl Qp {
         if self.overrun_cq().is_some() {
             return Err(CmError::CqOverrun);
         }
-        if self.shared.binding().get().is_none() {
-            let shard = self.context().shards.select().ok_or(CmError::Gone)?;
-            match self.bind(shard) {
-                // Another thread was faster.
-                Ok(()) | Err(CmError::WrongShard) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        self.bind_to_any()?;
         let connected = self.control(|engine, now, qp| engine.connect(now, qp, remote, &param));
         connected.map_err(|error| self.name_overrun(error))
     }
@@ -371,6 +324,24 @@ impl Qp {
     /// `Gone` if it has no connection, or after the context was closed.
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.control(|engine, now, qp| engine.disconnect(now, qp))
+    }
+
+    /// Moves the queue pair to the error state (`ibv_modify_qp` to `IBV_QPS_ERR`): disconnects if it
+    /// has a connection, as [`Qp::disconnect`] does. If it never had one, what was posted to it
+    /// completes as flushed, and no event reports it.
+    ///
+    /// # Errors
+    /// `Gone` after the context was closed.
+    pub fn to_error(&self) -> Result<(), CmError> {
+        match self.bind_to_any() {
+            // It ends in the shard to which it is given.
+            Ok(()) | Err(CmError::CqOverrun) => {}
+            Err(error) => return Err(error),
+        }
+        self.control(|engine, now, qp| {
+            engine.to_error(now, qp);
+            Ok(())
+        })
     }
 
     /// Aborts the connection: queued data is not sent any more, the peer receives a Terminate with
@@ -444,20 +415,18 @@ impl Qp {
     }
 }
 
-/// Posts requests until one fails; returns the number posted, and that error.
+/// Posts receive requests until one is refused.
 #[inline(always)]
-fn post_until_error<T>(
-    wrs: impl IntoIterator<Item = T>,
-    mut post: impl FnMut(T) -> Result<(), PostError>,
-) -> (usize, Option<PostError>) {
-    let mut count = 0;
-    for wr in wrs {
-        if let Err(error) = post(wr) {
-            return (count, Some(error));
-        }
-        count += 1;
+pub(crate) fn post_recvs<B: AsRef<[Sge]>>(
+    queue: &mut RqProducer,
+    requests: impl IntoIterator<Item = (u64, B)>,
+) -> Result<(), PostRefused> {
+    let mut posted = 0;
+    for (wr_id, buffer) in requests {
+        queue.post(wr_id, buffer.as_ref()).map_err(|error| PostRefused { error, posted })?;
+        posted += 1;
     }
-    (count, None)
+    Ok(())
 }
 
 impl Drop for Qp {

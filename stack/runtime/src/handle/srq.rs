@@ -7,14 +7,16 @@ use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_proto::ddp::recv_queue::{RqCap, RqProducer, recv_queue};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
-use ferrowarp_proto::verbs::wr::{PostError, RecvWr};
+use ferrowarp_proto::verbs::wr::{PostError, Sge};
 
 use crate::context::ContextInner;
 use crate::error::CreateError;
 use crate::fork::{ForkArc, is_child};
 use crate::handle::pd::Pd;
+use crate::handle::qp::{PostRefused, post_recvs};
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
+use crate::threads::thread_number;
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
 /// message, taken when the message begins. Clones refer to the same queue; it is destroyed with the
@@ -96,20 +98,36 @@ impl Pd {
 }
 
 impl Srq {
-    /// Posts a buffer for one incoming Send. Never waits.
+    /// Posts a buffer for one incoming Send (`ibv_post_srq_recv`). Never waits.
     ///
     /// # Errors
-    /// `QueueFull`; nothing was posted. Post again after messages have arrived and the shard was
-    /// polled. `WrongState` after the context was closed or has failed.
+    /// [`PostError`]; nothing was posted. After `QueueFull`, post again when messages have arrived
+    /// and the shard was polled. `Gone` after the context was closed or has failed.
+    #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
-    pub fn post_recv(&self, wr: RecvWr) -> Result<(), PostError> {
-        if self.inner.has_ended() {
-            return Err(PostError::WrongState);
+    pub fn post_recv(&self, wr_id: u64, buffer: impl AsRef<[Sge]>) -> Result<(), PostError> {
+        self.post_recvs([(wr_id, buffer)]).map_err(|refused| refused.error)
+    }
+
+    /// Posts buffers in order until one is refused, each with its work request ID. `requests` must
+    /// not post to the same queue itself.
+    ///
+    /// # Errors
+    /// [`PostRefused`], with the number that were posted.
+    #[inline]
+    pub fn post_recvs<B: AsRef<[Sge]>>(
+        &self,
+        requests: impl IntoIterator<Item = (u64, B)>,
+    ) -> Result<(), PostRefused> {
+        let none = |error| PostRefused { error, posted: 0 };
+        if self.inner.has_ended() || is_child() {
+            return Err(none(PostError::Gone));
         }
-        let mut producer = self.inner.producer.lock();
-        producer.post(wr.wr_id, &wr.sg_list)?;
+        let producer = self.inner.producer.lock_once(thread_number());
+        let mut producer = producer.ok_or(none(PostError::Reentered))?;
+        let posted = post_recvs(&mut producer, requests);
         producer.publish();
-        Ok(())
+        posted
     }
 
     /// Arms the limit (`IBV_SRQ_LIMIT`): one limit event when fewer than `limit` buffers are left,

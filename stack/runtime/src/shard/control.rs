@@ -126,6 +126,8 @@ pub(crate) trait ShardControl: ShardEnd + Send {
         data: &[u8],
     ) -> Result<(), CmError>;
     fn disconnect(&mut self, now: Instant, qp: QpId) -> Result<(), CmError>;
+    /// Moves a queue pair to the error state, whether it has a connection or not.
+    fn to_error(&mut self, now: Instant, qp: QpId);
     /// Takes posted requests of a queue pair, a few hundred at most; the next poll takes the rest.
     /// True if there were any. To be called before FPDUs start on a connection, because the first
     /// may already have arrived, and before a graceful close.

@@ -90,9 +90,10 @@ impl<D: Device> ShardEngine<D> {
     }
 
     /// Publishes the engine's state of the queue pair to the application.
-    fn publish_state(&self, qp: QpId) {
-        if let Some(shard_qp) = self.shard_qps.get(qp) {
-            shard_qp.publish_state(&self.engine);
+    fn publish_state(&mut self, qp: QpId) {
+        let shard_qp = self.shard_qps.get(qp);
+        if shard_qp.is_some_and(|shard_qp| shard_qp.publish_state(&self.engine)) {
+            self.shard_qps.restart(qp);
         }
     }
 
@@ -137,8 +138,8 @@ impl<D: Device> ShardEngine<D> {
 
     /// Reports an event to the application, after the state: the application acts on the event.
     fn inform(&mut self, qp: QpId, event: Event) {
+        self.publish_state(qp);
         if let Some(shard_qp) = self.shard_qps.get(qp) {
-            shard_qp.publish_state(&self.engine);
             shard_qp.shared.push_event(event);
             self.publisher.publish(AsyncEvent::Connection { qp });
         }
@@ -172,11 +173,11 @@ where
         // in time.
         self.engine.rx_burst();
         let mut busy = self.shard_qps.serve_hot(&mut self.engine);
+        if self.shard_qps.is_care_due(now) {
+            self.shard_qps.care(now, doorbells);
+        }
         if doorbells.is_pending() {
             busy |= self.shard_qps.serve_rung(&mut self.engine, now, doorbells);
-        }
-        if self.shard_qps.is_demotion_due(now) {
-            self.shard_qps.demote_idle(now, doorbells);
         }
         busy |= self.drive(now);
         if self.engine.event_count() > 0 {
@@ -393,6 +394,14 @@ where
         let result = self.engine.disconnect(now, qp);
         self.publish_state(qp);
         result
+    }
+
+    fn to_error(&mut self, now: Instant, qp: QpId) {
+        let now = self.advance(now);
+        if self.engine.disconnect(now, qp).is_err() {
+            self.engine.end_idle_qp(qp);
+        }
+        self.publish_state(qp);
     }
 
     fn take_posted(&mut self, qp: QpId) -> bool {

@@ -1,7 +1,7 @@
 //! State shared by the application's and the shard's sides of a queue pair: the producers of the
 //! work queues, QP state, events.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
 use crossbeam::atomic::AtomicCell;
@@ -19,6 +19,7 @@ use ferrowarp_proto::verbs::wr::{PostError, SendRights};
 use crate::events::EventSource;
 use crate::fork::is_child;
 use crate::shard::qp_events::{EventCount, QpEvents, TakenEvents};
+use crate::threads::thread_number;
 
 /// State shared by the application's and the shard's sides of a queue pair.
 ///
@@ -29,9 +30,8 @@ pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
     hot: HotFlag,
     binding: Binding,
-    /// Rights of the connection: [`READS`], [`EXTENSIONS`]; [`ABANDONED`].
+    /// Rights of the connection: [`READS`], [`EXTENSIONS`]; [`CLOSED`], [`ABANDONED`].
     rights: AtomicU8,
-    closed: AtomicBool,
     source: EventSource,
     event_count: EventCount,
     sends: SpinLock<SqProducer>,
@@ -44,8 +44,10 @@ pub(crate) struct QpShared {
 const READS: u8 = 1;
 /// The operations of RFC 7306.
 const EXTENSIONS: u8 = 2;
+/// Nothing: the context is closed.
+const CLOSED: u8 = 4;
 /// Nothing, not even what a thread is posting now: nobody will take it.
-const ABANDONED: u8 = 4;
+const ABANDONED: u8 = 8;
 
 const _: () = assert!(
     core::mem::offset_of!(QpShared, recvs) == 64 && size_of::<QpShared>() == 128,
@@ -58,8 +60,7 @@ impl QpShared {
             state: AtomicCell::new(QpState::Idle),
             hot: HotFlag::default(),
             binding: Binding::default(),
-            rights: AtomicU8::new(0),
-            closed: AtomicBool::new(false),
+            rights: AtomicU8::new(READS | EXTENSIONS),
             source: EventSource::default(),
             event_count: EventCount::default(),
             sends: SpinLock::new(sends),
@@ -71,16 +72,17 @@ impl QpShared {
     pub(crate) fn set_state(&self, state: QpState, rights: SendRights) {
         let reads = if rights.reads { READS } else { 0 };
         let extensions = if rights.extensions { EXTENSIONS } else { 0 };
+        let update = |old| Some(old & (CLOSED | ABANDONED) | reads | extensions);
         // First: a thread that finds the queue pair connected finds what it may post.
-        self.rights.store(reads | extensions, Ordering::Release);
-        if !self.closed.load(Ordering::Relaxed) {
+        let old = self.rights.fetch_update(Ordering::Release, Ordering::Relaxed, update);
+        if old.is_ok_and(|old| old & CLOSED == 0) {
             self.state.store(state);
         }
     }
 
     /// The context closes: no more requests can be posted.
     pub(crate) fn close(&self) {
-        self.closed.store(true, Ordering::Relaxed);
+        self.rights.fetch_or(CLOSED, Ordering::Relaxed);
         self.state.store(QpState::Error);
     }
 
@@ -134,46 +136,40 @@ impl QpShared {
     }
 
     /// Locks the send queue for posting; returns the rights of the connection too.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_sends(&self) -> Result<(LockGuard<'_, SqProducer>, SendRights), PostError> {
-        // In a child of `fork` another thread may have held the lock.
-        if is_child() {
-            return Err(PostError::WrongState);
-        }
-        let producer = self.sends.lock();
-        // With the lock, so that closing can wait for those that found it open.
-        if self.state() != QpState::Rts {
-            return Err(PostError::WrongState);
-        }
-        Ok((producer, self.rights()))
-    }
-
-    /// Rights of the connection.
-    #[inline]
-    fn rights(&self) -> SendRights {
-        let rights = self.rights.load(Ordering::Relaxed);
-        SendRights { reads: rights & READS != 0, extensions: rights & EXTENSIONS != 0 }
+        let (producer, rights) = self.lock(&self.sends)?;
+        let (reads, extensions) = (rights & READS != 0, rights & EXTENSIONS != 0);
+        Ok((producer, SendRights { reads, extensions }))
     }
 
     /// Locks the receive queue for posting.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lock_recvs(&self) -> Result<LockGuard<'_, RqProducer>, PostError> {
-        // As in `lock_sends`.
-        if is_child() {
-            return Err(PostError::WrongState);
-        }
-        let producer = self.recvs.lock();
-        if self.state() == QpState::Error {
-            return Err(PostError::WrongState);
-        }
-        Ok(producer)
+        self.lock(&self.recvs).map(|(producer, _)| producer)
     }
 
-    /// Fails if nobody takes what was posted: it may have taken long, and the context is closed.
+    #[inline(always)]
+    fn lock<'a, T>(&self, queue: &'a SpinLock<T>) -> Result<(LockGuard<'a, T>, u8), PostError> {
+        // In a child of `fork` another thread may have held the lock.
+        if is_child() {
+            return Err(PostError::Gone);
+        }
+        let Some(producer) = queue.lock_once(thread_number()) else {
+            return Err(PostError::Reentered);
+        };
+        // With the lock, so that closing can wait for those that found it open.
+        let rights = self.rights.load(Ordering::Relaxed);
+        if rights & CLOSED != 0 {
+            return Err(PostError::Gone);
+        }
+        Ok((producer, rights))
+    }
+
+    /// True if nobody takes what was posted: it has taken long, and the context is closed.
     #[inline]
-    pub(crate) fn check_abandoned(&self) -> Result<(), PostError> {
-        let is_abandoned = self.rights.load(Ordering::Relaxed) & ABANDONED != 0;
-        if is_abandoned { Err(PostError::WrongState) } else { Ok(()) }
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.rights.load(Ordering::Relaxed) & ABANDONED != 0
     }
 
     #[inline]

@@ -9,6 +9,7 @@ use ferrowarp_lockfree::doorbell::hot;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::time::{Instant, MILLISECOND};
+use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_proto::work_queue::Tails;
 
@@ -114,9 +115,12 @@ impl ShardQp {
     }
 
     /// Publishes the engine's state of the queue pair to the application, with what it may post.
-    pub(crate) fn publish_state<D: Device>(&self, engine: &Engine<D, HostMemory, CqRings>) {
+    /// True if from now on the engine takes sends, and there may be some that it left before.
+    pub(crate) fn publish_state<D: Device>(&self, engine: &Engine<D, HostMemory, CqRings>) -> bool {
         let (state, rights) = engine.qp_status(self.id);
+        let is_new = self.shared.state() != state;
         self.shared.set_state(state, rights);
+        is_new && matches!(state, QpState::Rts | QpState::Error) && self.tails.load()[0] > 0
     }
 
     /// Announces posted requests to the engine, and has it take `max` sends at most.
@@ -128,10 +132,9 @@ impl ShardQp {
             engine.on_recvs_posted(self.id);
         }
         let (sends, sends_left) = engine.take_sends(self.id, max);
-        if !sends_left {
-            // Or more: those that were posted meanwhile cost one call that takes nothing.
-            self.seen[0] = sq_tail;
-        }
+        // Or more: those that were posted meanwhile cost one call that takes nothing. Of those that
+        // are left all may have been seen before, when the queue pair did not take any yet.
+        self.seen[0] = if sends_left { sq_tail.wrapping_sub(1) } else { sq_tail };
         self.is_used = true;
         engine.rings().mark_dirty(self.id);
         Served { any: any_recv || sends > 0, sends, sends_left }
@@ -165,6 +168,10 @@ pub(crate) struct ShardQps {
     hot_count_max: usize,
     /// When idle queue pairs are demoted; never while few are hot.
     demote_at: Instant,
+    /// Queue pairs whose sends are taken in the next poll, because their state has changed.
+    restarted: Vec<QpId>,
+    /// When [`ShardQps::care`] is due: now for those, or with the next demotion.
+    care_at: Instant,
     /// Number of the queue pair at which the next poll begins with the doorbells.
     next_rung: usize,
 }
@@ -179,6 +186,8 @@ impl ShardQps {
             hot: Vec::with_capacity(hot_count_max),
             hot_count_max,
             demote_at: NEVER,
+            restarted: Vec::new(),
+            care_at: NEVER,
             next_rung: 0,
         }
     }
@@ -303,20 +312,39 @@ impl ShardQps {
             doorbells.set_hot_count(hot.len());
             if hot.len() > IDLE_COUNT_MAX && self.demote_at == NEVER {
                 self.demote_at = now + IDLE_NS;
+                self.care_at = self.care_at.min(self.demote_at);
             }
         }
         any
     }
 
-    /// True if idle queue pairs have to be demoted.
+    /// Has the next poll take the sends of a queue pair, which begins to take them.
+    #[cold]
+    pub(crate) fn restart(&mut self, qp: QpId) {
+        self.restarted.push(qp);
+        self.care_at = Instant::ZERO;
+    }
+
+    /// True if [`ShardQps::care`] is to be called.
     #[inline]
-    pub(crate) fn is_demotion_due(&self, now: Instant) -> bool {
-        now >= self.demote_at
+    pub(crate) fn is_care_due(&self, now: Instant) -> bool {
+        now >= self.care_at
+    }
+
+    /// Rings for the queue pairs that begin to take sends, and demotes idle ones.
+    #[cold]
+    pub(crate) fn care(&mut self, now: Instant, doorbells: &Doorbells) {
+        for qp in self.restarted.drain(..) {
+            doorbells.ring(qp.slot());
+        }
+        if now >= self.demote_at {
+            self.demote_idle(now, doorbells);
+        }
+        self.care_at = self.demote_at;
     }
 
     /// Demotes queue pairs that have been idle since the call before, but for a few.
-    #[cold]
-    pub(crate) fn demote_idle(&mut self, now: Instant, doorbells: &Doorbells) {
+    fn demote_idle(&mut self, now: Instant, doorbells: &Doorbells) {
         let mut surplus = self.hot.len().saturating_sub(IDLE_COUNT_MAX);
         self.demote(doorbells, |shard_qp| {
             let is_idle = !std::mem::take(&mut shard_qp.is_used) && surplus > 0;

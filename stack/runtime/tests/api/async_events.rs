@@ -49,8 +49,8 @@ fn each_event_names_its_source() {
     let plain = right.qp();
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..8 {
-        srq.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
-        overrun.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+        srq.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
+        overrun.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
     }
     srq.arm(8).unwrap();
     for (request, qp) in requests.into_iter().zip([&shared, &overrun, &plain]) {
@@ -65,12 +65,12 @@ fn each_event_names_its_source() {
     assert_eq!(drain_events(&left_channel).len(), 3);
 
     // Requests were accepted in order of arrival: `a` is connected to `shared`, `b` to `overrun`.
-    a.post_send(send(1, inline(b"x"))).unwrap();
+    send(&a, 1, b"x").unwrap();
     settle();
     assert_eq!(drain_events(&right_channel), [AsyncEvent::SrqLimit { srq: srq.id() }]);
     assert_eq!(srq.next_limit().map(|limit| limit.left), Some(7));
-    b.post_send(send(1, inline(b"x"))).unwrap();
-    b.post_send(send(2, inline(b"x"))).unwrap();
+    send(&b, 1, b"x").unwrap();
+    send(&b, 2, b"x").unwrap();
     settle();
     assert!(small.overrun());
     let reported = drain_events(&right_channel);

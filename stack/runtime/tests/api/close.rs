@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::{self, DeviceSpec, OpenConfig};
 use ferrowarp::{
-    Access, ConnParam, Context, DriveMode, EndReason, Event, Mr, PostError, Qp, QpOptions, QpState,
-    WcOpcode, WcStatus,
+    Access, ConnParam, Context, Cq, DriveMode, EndReason, Event, Mr, PostError, Qp, QpOptions,
+    QpState, Wc, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -34,18 +34,23 @@ fn work_posted_before_close_completes() {
         let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
         let recv_mr = right.mr(64, Access::LOCAL_WRITE);
         source.write(0, &pattern(len, 7));
-        b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
+        b.post_recv(9, recv_mr.sge(0, 64)).unwrap();
         let all = u32::try_from(len).unwrap();
-        // A full send queue, none of which was processed before the close.
-        let mut posts: Vec<_> =
-            (0..126).map(|wr_id| write(wr_id, source.sge(0, all), &remote, 0)).collect();
-        posts.push(read(126, sink.sge(0, all), &remote, 0));
-        posts.push(send(127, inline(b"last words")));
-        assert_eq!(a.post_sends(posts), (128, None));
+        // Nearly a full send queue, none of which was processed before the close.
+        let mut post = a.post();
+        for wr_id in 0..125 {
+            post.write(source.sge(0, all), remote.remote()).wr_id(wr_id).signaled();
+        }
+        post.read(sink.sge(0, all), remote.remote()).wr_id(125).signaled();
+        post.send_inline(b"last words").wr_id(126).signaled();
+        post.ring().unwrap();
         a.close().unwrap();
-        assert_eq!(a.post_send(send(128, inline(b"late"))), Err(PostError::WrongState));
+        // The last place: it is not sent.
+        send(&a, 127, b"late").unwrap();
         let done = left.completions(&right, 128);
-        assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
+        assert!(done.iter().map(|wc| wc.wr_id).eq(0..128));
+        assert!(done[..127].iter().all(|wc| wc.status == WcStatus::Success));
+        assert_eq!(done[127].status, WcStatus::Flushed);
         assert_eq!(contents(&sink), pattern(len, 7));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].opcode), (9, WcOpcode::Recv));
@@ -68,8 +73,11 @@ fn close_executes_a_long_queue() {
     let (a, b) = connect_qps(&right, left.pd.create_qp(&options).unwrap(), right.qp()).0;
     let remote = right.mr(64, Access::REMOTE_WRITE);
     let source = left.mr(64, Access::LOCAL_READ);
-    let posts = (0..COUNT as u64).map(|wr_id| write(wr_id, source.sge(0, 8), &remote, 0));
-    assert_eq!(a.post_sends(posts), (COUNT, None));
+    let mut post = a.post();
+    for wr_id in 0..COUNT as u64 {
+        post.write(source.sge(0, 8), remote.remote()).wr_id(wr_id).signaled();
+    }
+    post.ring().unwrap();
     a.close().unwrap();
     let mut found = Vec::with_capacity(COUNT);
     drive_until(&left.context, &right.context, || {
@@ -87,15 +95,15 @@ fn half_close_leaves_the_other_direction_open() {
     let recv_mr = left.mr(64, Access::LOCAL_WRITE);
     let remote = left.mr(64, Access::ALL);
     // The responder may send only after the first FPDU of the initiator.
-    a.post_send(write(0, recv_mr.sge(0, 0), &remote, 0)).unwrap();
-    a.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
+    write(&a, 0, recv_mr.sge(0, 0), &remote, 0).unwrap();
+    a.post_recv(1, recv_mr.sge(0, 64)).unwrap();
     a.half_close().unwrap();
     assert_eq!(a.state(), QpState::Closing);
     left.completions(&right, 1);
     assert_eq!(expect_event(&b), Event::PeerFinished { qp: b.id() });
     assert_eq!(b.state(), QpState::Rts);
-    assert_eq!(b.post_send(read(1, recv_mr.sge(0, 4), &remote, 0)), Err(PostError::NoReads));
-    b.post_send(send(2, inline(b"my turn"))).unwrap();
+    assert_eq!(read(&b, 1, recv_mr.sge(0, 4), &remote, 0), Err(PostError::NoReads));
+    send(&b, 2, b"my turn").unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
     assert_eq!(contents(&recv_mr)[..7], *b"my turn");
     b.close().unwrap();
@@ -137,7 +145,7 @@ impl Unacknowledged {
         });
         let source = left.mr(64, Access::LOCAL_READ);
         let sink = right.mr(64, Access::REMOTE_WRITE);
-        a.post_send(write(1, source.sge(0, 64), &sink, 0)).unwrap();
+        write(&a, 1, source.sge(0, 64), &sink, 0).unwrap();
         let mut wcs = Vec::new();
         let start = Instant::now();
         while left.cq.poll(&mut wcs) == 0 {
@@ -173,24 +181,19 @@ fn close_lingers_for_the_configured_time() {
     assert!(took >= LINGER * 9 / 10, "{took:?}");
 }
 
-/// Posts from an iterator that begins before the context is closed and goes on after `limit`, or
-/// once it is closed. Returns the result, and the completions of the queue pair.
-fn post_across_close(limit: Duration) -> ((usize, Option<PostError>), Vec<WcStatus>, Duration) {
+/// Begins to post before the context is closed, and ends after `time`. Returns the result, the
+/// completions of the queue pair, and how long closing takes.
+fn post_across_close(time: Duration) -> (Result<(), PostError>, Vec<WcStatus>, Duration) {
     let (left, right) = endpoints(DriveMode::Inline);
     let (a, b) = connect(&left, &right);
     let Endpoint { context, cq, .. } = left;
     let (begun, begins) = mpsc::channel();
     let (posted, took) = std::thread::scope(|scope| {
         let posting = scope.spawn(|| {
-            let mut found = false;
-            a.post_sends(std::iter::from_fn(|| {
-                if std::mem::replace(&mut found, true) {
-                    return None;
-                }
-                begun.send(()).unwrap();
-                std::thread::sleep(limit);
-                Some(send(7, inline(b"late")))
-            }))
+            let mut post = a.post();
+            begun.send(()).unwrap();
+            std::thread::sleep(time);
+            one(post.send_inline(b"late").wr_id(7).signaled())
         });
         begins.recv().unwrap();
         drop((b, right));
@@ -207,24 +210,26 @@ fn post_across_close(limit: Duration) -> ((usize, Option<PostError>), Vec<WcStat
 #[test]
 fn request_posted_across_close_is_flushed() {
     let (posted, found, _) = post_across_close(Duration::from_millis(300));
-    assert_eq!((posted, found), ((1, None), vec![WcStatus::Flushed]));
+    assert_eq!((posted, found), (Ok(()), vec![WcStatus::Flushed]));
 }
 
 #[test]
 fn posting_that_outlasts_close_is_refused() {
     let (posted, found, took) = post_across_close(Duration::from_secs(3));
-    assert_eq!((posted, found), ((0, Some(PostError::WrongState)), Vec::new()));
+    assert_eq!((posted, found), (Err(PostError::Gone), Vec::new()));
     assert!(took < Duration::from_millis(2900), "{took:?}: closing waits for a second");
 }
 
-/// Posts until that is refused; returns the number of requests accepted.
-fn accepted(post: impl Fn() -> Result<(), PostError>) -> usize {
-    let mut count = 0;
+/// Posts until that is refused, and polls so that the completion queue has room. Returns the number
+/// of requests accepted, and the completions.
+fn accepted(cq: &Cq, post: impl Fn() -> Result<(), PostError>) -> (usize, Vec<Wc>) {
+    let (mut count, mut found) = (0, Vec::new());
     loop {
+        cq.poll(&mut found);
         match post() {
             Ok(()) => count += 1,
             Err(PostError::QueueFull) => std::thread::yield_now(),
-            Err(_) => return count,
+            Err(_) => return (count, found),
         }
     }
 }
@@ -243,19 +248,19 @@ fn all_that_is_posted_until_close_completes() {
         assert_eq!(unbound.shard(), None);
         let buffer = left.mr(64, Access::LOCAL_WRITE);
         let Endpoint { context, cq, .. } = &left;
-        let mut found = Vec::with_capacity(4096);
-        let counts = std::thread::scope(|scope| {
-            let sends = scope.spawn(|| accepted(|| a.post_send(send(1, inline(b"x")))));
-            let recvs = scope.spawn(|| accepted(|| a.post_recv(recv(2, buffer.sge(0, 64)))));
-            let idle = scope.spawn(|| accepted(|| unbound.post_recv(recv(3, buffer.sge(0, 64)))));
+        let posted = std::thread::scope(|scope| {
+            let sends = scope.spawn(|| accepted(cq, || send(&a, 1, b"x")));
+            let recvs = scope.spawn(|| accepted(cq, || a.post_recv(2, buffer.sge(0, 64))));
+            let idle = scope.spawn(|| accepted(cq, || unbound.post_recv(3, buffer.sge(0, 64))));
             std::thread::sleep(Duration::from_millis(round));
             drop((b, right));
             context.clone().close();
             [sends, recvs, idle].map(|thread| thread.join().unwrap())
         });
+        let mut found = posted.each_ref().map(|(_, found)| &found[..]).concat();
         while cq.poll(&mut found) > 0 {}
         let of = |id| found.iter().filter(|wc| wc.wr_id == id).count();
-        assert_eq!([of(1), of(2), of(3)], counts, "round {round}");
+        assert_eq!([of(1), of(2), of(3)], posted.map(|(count, _)| count), "round {round}");
         assert!(!cq.overrun());
     }
 }

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, CompChannel, Context, Cq, CreateError, DriveMode, Mr, Notify, Operation, Qp, QpOptions,
-    QpState, ReqNotifyError, WcStatus,
+    Access, CompChannel, Context, Cq, CreateError, DriveMode, Mr, Notify, Qp, QpOptions, QpState,
+    ReqNotifyError, SendFlags, WcStatus,
 };
 
 use crate::support::*;
@@ -33,7 +33,7 @@ impl Fixture {
         let (a, b) = connect_qps(&right, left.qp(), b).0;
         let recv_mr = right.mr(64, Access::LOCAL_WRITE);
         for wr_id in 0..16 {
-            b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+            b.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
         }
         Self { left, right, channel, cq, a, b, recv_mr }
     }
@@ -41,8 +41,8 @@ impl Fixture {
     /// Sends a message to the right end, and drives until its receive completes.
     fn send(&mut self, solicited: bool) {
         let before = self.right.context.counters().engine.completions;
-        let operation = Operation::Send { payload: inline(b"x"), solicited, invalidate: None };
-        self.a.post_send(request(1, operation)).unwrap();
+        let flags = SendFlags::SIGNALED.and(SendFlags::SOLICITED.when(solicited));
+        self.a.post().send_inline(b"x").wr_id(1).with(flags).ring().unwrap();
         let right = self.right.context.clone();
         drive_until(&self.left.context, &self.right.context, || {
             right.counters().engine.completions > before
@@ -54,7 +54,7 @@ impl Fixture {
         let mut found = Vec::new();
         while self.cq.poll(&mut found) > 0 {}
         for wc in &found {
-            self.b.post_recv(recv(wc.wr_id, self.recv_mr.sge(0, 64))).unwrap();
+            self.b.post_recv(wc.wr_id, self.recv_mr.sge(0, 64)).unwrap();
         }
         found.len() as u64
     }
@@ -107,12 +107,12 @@ fn cqs_share_one_comp_channel_and_its_fd() {
         let options = QpOptions::new(cq).max_send_wr(4).max_recv_wr(4);
         let b = right.pd.create_qp(&options).unwrap();
         let pair = connect_qps(&right, left.qp(), b).0;
-        pair.1.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
+        pair.1.post_recv(1, recv_mr.sge(0, 64)).unwrap();
         cq.req_notify(Notify::Next).unwrap();
         pair
     });
     for (a, _) in &pairs {
-        a.post_send(send(1, inline(b"x"))).unwrap();
+        send(a, 1, b"x").unwrap();
     }
     drive_for(&left.context, &right.context, Duration::from_millis(50));
     // The descriptor is readable although it was requested after the events.
@@ -124,7 +124,7 @@ fn cqs_share_one_comp_channel_and_its_fd() {
     assert_eq!(channel.next_event(), None);
     // One byte however many events; the next event makes it readable again.
     assert_eq!(pipe.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    pairs[0].1.post_recv(recv(2, recv_mr.sge(0, 64))).unwrap();
+    pairs[0].1.post_recv(2, recv_mr.sge(0, 64)).unwrap();
     cqs[0].req_notify(Notify::Next).unwrap();
     pairs[0].1.disconnect().unwrap();
     pipe.read_exact(&mut [0]).unwrap();
@@ -178,16 +178,16 @@ fn overrun_notifies_a_cq_armed_for_solicited() {
     let (a, b) = connect_qps(&right, left.qp(), b).0;
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..16 {
-        b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+        b.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
     }
     cq.req_notify(Notify::Solicited).unwrap();
     for wr_id in 0..4 {
-        a.post_send(send(wr_id, inline(b"x"))).unwrap();
+        send(&a, wr_id, b"x").unwrap();
     }
     assert!(left.completions(&right, 4).iter().all(|wc| wc.status == WcStatus::Success));
     drive_for(&left.context, &right.context, Duration::from_millis(5));
     assert_eq!((channel.next_event(), cq.overrun()), (None, false));
-    a.post_send(send(4, inline(b"x"))).unwrap();
+    send(&a, 4, b"x").unwrap();
     drive_until(&left.context, &right.context, || cq.overrun());
     assert_eq!(channel.next_event(), Some(cq.id()));
     assert_eq!((channel.next_event(), b.state()), (None, QpState::Error));
@@ -250,7 +250,7 @@ fn sleeping_threads_lose_no_completion_event() {
         let (seen_tx, seen_rx) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
             for wr_id in 0..rounds {
-                a.post_send(send(wr_id, inline(b"x"))).unwrap();
+                send(a, wr_id, b"x").unwrap();
                 seen_rx.recv().unwrap();
             }
         });
@@ -264,7 +264,7 @@ fn sleeping_threads_lose_no_completion_event() {
                 fx.cq.poll(&mut found);
             }
             for wc in found {
-                fx.b.post_recv(recv(wc.wr_id, fx.recv_mr.sge(0, 64))).unwrap();
+                fx.b.post_recv(wc.wr_id, fx.recv_mr.sge(0, 64)).unwrap();
                 seen += 1;
                 seen_tx.send(()).unwrap();
             }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Context, DriveMode, EndReason, Event, Mr, Notify, Operation, Qp, QpState, Wc, WcOpcode,
-    WcStatus,
+    Access, Context, DriveMode, EndReason, Event, Mr, Notify, Qp, QpState, RemoteAddr, Wc,
+    WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -66,20 +66,18 @@ fn expect_success(end: &Endpoint, wr_id: u64, opcode: WcOpcode) {
     assert_eq!((wc.wr_id, wc.opcode, wc.status), (wr_id, opcode, WcStatus::Success));
 }
 
-/// Writes `source` to an STag of the right end, reads it back, and compares.
+/// Writes `source` to memory of the right end, reads it back, and compares.
 fn write_and_read(
     worker: &Worker,
     a: &Qp,
     source: &Mr,
     sink: &Mr,
-    (rkey, remote): (u32, u64),
+    remote: impl Into<RemoteAddr>,
 ) -> bool {
-    let all = u32::try_from(LEN).unwrap();
-    let payload = gather(source.sge(0, all));
-    a.post_send(request(1, Operation::Write { payload, rkey, remote })).unwrap();
+    let (all, remote) = (u32::try_from(LEN).unwrap(), remote.into());
+    a.post().write(source.sge(0, all), remote).wr_id(1).signaled().ring().unwrap();
     expect_success(&worker.left, 1, WcOpcode::Write);
-    let operation = Operation::Read { sink: [sink.sge(0, all)].into(), rkey, remote };
-    a.post_send(request(2, operation)).unwrap();
+    a.post().read(sink.sge(0, all), remote).wr_id(2).signaled().ring().unwrap();
     expect_success(&worker.left, 2, WcOpcode::Read);
     contents(sink) == contents(source)
 }
@@ -90,7 +88,7 @@ fn stress_req_notify(worker: &Worker) {
     let (a, b) = worker.connect();
     let (source, sink) = (worker.left.mr(LEN, Access::ALL), worker.left.mr(LEN, Access::ALL));
     let target = worker.right.mr(LEN, Access::ALL);
-    assert!(write_and_read(worker, &a, &source, &sink, (target.rkey(), target.addr())));
+    assert!(write_and_read(worker, &a, &source, &sink, target.remote()));
     let mut before = [&worker.left, &worker.right].map(|end| end.context.counters());
     repeat(|round| {
         let channel = worker.right.context.create_comp_channel().unwrap();
@@ -105,10 +103,10 @@ fn stress_req_notify(worker: &Worker) {
         other.connect(SocketAddr::new(address(2), worker.port), param(b"")).unwrap();
         let request = listener.accept_timeout(TIMEOUT).expect("a request");
         let recv_mr = end.mr(64, Access::LOCAL_WRITE);
-        qp.post_recv(recv(7, recv_mr.sge(0, 64))).unwrap();
+        qp.post_recv(7, recv_mr.sge(0, 64)).unwrap();
         request.accept(&qp, param(b"")).unwrap();
         other.wait_established(TIMEOUT).unwrap();
-        other.post_send(send(round, inline(&round.to_le_bytes()))).unwrap();
+        send(&other, round, &round.to_le_bytes()).unwrap();
         assert_eq!(channel.wait(TIMEOUT), Some(end.cq.id()), "notification was requested");
         expect_success(&end, 7, WcOpcode::Recv);
         assert_eq!(contents(&recv_mr)[..8], round.to_le_bytes());
@@ -131,7 +129,7 @@ fn stress_register(worker: &Worker) {
         let bytes = pattern(LEN, round.to_le_bytes()[0]);
         source.write(0, &bytes);
         let target = worker.right.mr(LEN, Access::REMOTE_WRITE | Access::REMOTE_READ);
-        assert!(write_and_read(worker, &a, &source, &sink, (target.rkey(), target.addr())));
+        assert!(write_and_read(worker, &a, &source, &sink, target.remote()));
         let buffer = target.deregister().expect("the only handle");
         assert!(buffer[..] == bytes, "round {round}");
     });
@@ -148,30 +146,30 @@ fn stress_bind(worker: &Worker) {
             source.write(0, &pattern(LEN, salt));
             let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
             let bind = window.bind(&region, 0, LEN, rights, false);
-            b.post_send(request(3, bind)).unwrap();
+            b.post().bind(bind).wr_id(3).signaled().ring().unwrap();
             expect_success(&worker.right, 3, WcOpcode::Bind);
-            assert!(write_and_read(worker, &a, &source, &sink, (window.rkey(), region.addr())));
+            let remote = RemoteAddr { addr: region.addr(), rkey: window.rkey() };
+            assert!(write_and_read(worker, &a, &source, &sink, remote));
             assert!(contents(&region) == pattern(LEN, salt));
             assert!(window.revoke(), "the window was bound");
             assert!(!window.revoke(), "the window is no longer bound");
             assert_eq!(region.window_count(), 0);
         }
         // A revoked window gives no access; in odd rounds the region is revoked instead.
-        let (stag, addr) = (window.rkey(), region.addr());
+        let remote = RemoteAddr { addr: region.addr(), rkey: window.rkey() };
         source.fill(0, LEN, 0xEE);
         let before = contents(&region);
         if round.is_multiple_of(2) {
             drop(window);
         } else {
             let bind = window.bind(&region, 0, LEN, Access::REMOTE_WRITE, false);
-            b.post_send(request(3, bind)).unwrap();
+            b.post().bind(bind).wr_id(3).signaled().ring().unwrap();
             expect_success(&worker.right, 3, WcOpcode::Bind);
             region.revoke();
             region.enable(Access::ALL | Access::WINDOW_BIND);
         }
-        let payload = gather(source.sge(0, u32::try_from(LEN).unwrap()));
-        let late = Operation::Write { payload, rkey: stag, remote: addr };
-        a.post_send(request(4, late)).unwrap();
+        let late = source.sge(0, u32::try_from(LEN).unwrap());
+        a.post().write(late, remote).wr_id(4).signaled().ring().unwrap();
         // The Write may complete before the Terminate arrives; the event of the connection tells.
         let _ = next_completion(&worker.left);
         assert!(matches!(
@@ -189,8 +187,8 @@ fn stress_connect(worker: &Worker) {
     let recv_mr = worker.right.mr(64, Access::LOCAL_WRITE);
     repeat(|round| {
         let (a, b) = worker.connect();
-        b.post_recv(recv(5, recv_mr.sge(0, 64))).unwrap();
-        a.post_send(send(6, inline(&round.to_le_bytes()))).unwrap();
+        b.post_recv(5, recv_mr.sge(0, 64)).unwrap();
+        send(&a, 6, &round.to_le_bytes()).unwrap();
         expect_success(&worker.right, 5, WcOpcode::Recv);
         assert_eq!(contents(&recv_mr)[..8], round.to_le_bytes());
         expect_success(&worker.left, 6, WcOpcode::Send);
@@ -225,7 +223,7 @@ fn run_load(worker: &Worker, is_over: &AtomicBool) -> u64 {
     let mut count = 0;
     while !is_over.load(Ordering::Relaxed) {
         source.write(0, &pattern(LEN, u64::to_le_bytes(count)[0]));
-        assert!(write_and_read(worker, &a, &source, &sink, (target.rkey(), target.addr())));
+        assert!(write_and_read(worker, &a, &source, &sink, target.remote()));
         count += 1;
     }
     count

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Cq, CqOptions, CreateError, DriveMode, LimitError, Notify, Operation, Qp, QpOptions,
-    QpState, ResizeError, SendWr, WcStatus,
+    Access, Cq, CqOptions, CreateError, DriveMode, LimitError, Notify, Qp, QpOptions, QpState,
+    ResizeError, WcStatus,
 };
 
 use crate::shards::sharded;
@@ -21,15 +21,11 @@ fn connect_over_shards(left: &Endpoint, right: &Endpoint, cq: &Cq) -> Vec<(Qp, Q
     (0..left.context.shard_count()).map(connect).collect()
 }
 
-fn empty_write(wr_id: u64) -> SendWr {
-    request(wr_id, Operation::Write { payload: inline(b""), rkey: 0, remote: 0 })
-}
-
 /// Completes these requests, whose completions nobody polls.
 fn complete(left: &Endpoint, right: &Endpoint, qp: &Qp, wr_ids: std::ops::Range<u64>) {
     let completed = || left.context.counters().engine.completions;
     let wanted = completed() + (wr_ids.end - wr_ids.start);
-    wr_ids.for_each(|wr_id| qp.post_send(empty_write(wr_id)).unwrap());
+    wr_ids.for_each(|wr_id| empty_write(qp, wr_id).unwrap());
     drive_until(&left.context, &right.context, || completed() == wanted);
 }
 
@@ -93,7 +89,7 @@ fn traffic_goes_on_while_resized(shards: usize, drive: DriveMode) {
             for (((a, _), polled), posted) in pairs.iter().zip(&polled).zip(&mut posted) {
                 let seen = polled.load(Ordering::Acquire);
                 if !is_enough(*posted) && *posted - seen < OUTSTANDING {
-                    a.post_send(empty_write(*posted)).unwrap();
+                    empty_write(a, *posted).unwrap();
                     *posted += 1;
                 }
                 is_polled &= is_enough(*posted) && seen == *posted;
@@ -152,7 +148,7 @@ fn queue_is_not_shrunk_below_what_it_holds() {
     cq.resize(8).unwrap();
     complete(&left, &right, &pairs[0].0, 0..8);
     assert!(!cq.overrun());
-    pairs[0].0.post_send(empty_write(8)).unwrap();
+    empty_write(&pairs[0].0, 8).unwrap();
     drive_until(&left.context, &right.context, || cq.overrun());
 }
 
@@ -195,7 +191,7 @@ fn resize_loses_no_notification() {
     cq.req_notify(Notify::Next).unwrap();
     cq.resize(16).unwrap();
     assert_eq!(channel.next_event(), None);
-    pairs[0].0.post_send(empty_write(0)).unwrap();
+    empty_write(&pairs[0].0, 0).unwrap();
     assert_eq!(channel.wait(TIMEOUT), Some(cq.id()));
     let mut found = Vec::new();
     assert_eq!(cq.poll(&mut found), 1);
@@ -211,7 +207,7 @@ fn resize_loses_no_notification() {
         });
         let _done = Done(&done);
         for (round, (a, _)) in (1..ROUNDS).zip(pairs.iter().cycle()) {
-            a.post_send(empty_write(round)).unwrap();
+            empty_write(a, round).unwrap();
             found.clear();
             while found.is_empty() {
                 cq.req_notify(Notify::Next).unwrap();
@@ -234,7 +230,7 @@ fn overrun_during_resizes_loses_no_completion() {
     let cq = left.context.create_cq(4).unwrap();
     let pairs = connect_over_shards(&left, &right, &cq);
     for (a, _) in &pairs {
-        (0..EACH).for_each(|wr_id| a.post_send(empty_write(wr_id)).unwrap());
+        (0..EACH).for_each(|wr_id| empty_write(a, wr_id).unwrap());
     }
     let done = AtomicBool::new(false);
     let mut found = Vec::new();
@@ -272,7 +268,7 @@ fn resize_after_an_overrun_admits_the_flushed_completions() {
     let (left, right) = endpoints(DriveMode::Inline);
     let cq = left.context.create_cq(4).unwrap();
     let pairs = connect_over_shards(&left, &right, &cq);
-    (0..16).for_each(|wr_id| pairs[0].0.post_send(empty_write(wr_id)).unwrap());
+    (0..16).for_each(|wr_id| empty_write(&pairs[0].0, wr_id).unwrap());
     drive_until(&left.context, &right.context, || pairs[0].0.state() == QpState::Error);
     cq.resize(16).unwrap();
     // Nothing is polled meanwhile.
@@ -302,8 +298,8 @@ fn resize_leaves_the_ring_of_a_dead_shard() {
     };
     let [(_a0, b0), (a1, b1)] = [0, 1].map(connect);
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b0.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
-    b1.post_recv(recv(2, recv_mr.sge(0, 64))).unwrap();
+    b0.post_recv(1, recv_mr.sge(0, 64)).unwrap();
+    b1.post_recv(2, recv_mr.sge(0, 64)).unwrap();
     let kill = |shard: usize| {
         *hooks[shard].rx.lock().unwrap() = Some(Box::new(|| panic!("deliberate panic of a test")));
         let dead = right.context.shard(shard).unwrap();
@@ -316,7 +312,7 @@ fn resize_leaves_the_ring_of_a_dead_shard() {
     let left_over = 8192 + 128 - 4 - 4096 - 64;
     assert!(of_one(left_over + 1).is_err() && of_one(left_over).is_ok());
     // What the dead shard has flushed is there, and the other goes on.
-    a1.post_send(send(3, inline(b"still there"))).unwrap();
+    send(&a1, 3, b"still there").unwrap();
     let mut found = right.completions(&left, 2);
     found.sort_unstable_by_key(|wc| wc.wr_id);
     let found: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.qp, wc.status)).collect();

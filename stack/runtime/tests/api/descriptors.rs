@@ -37,9 +37,9 @@ impl Fixture {
     /// Has an event pending on both channels.
     fn raise_both(&self) {
         let buffer = self.right.mr(64, Access::LOCAL_WRITE);
-        self.b.post_recv(recv(1, buffer.sge(0, 64))).unwrap();
+        self.b.post_recv(1, buffer.sge(0, 64)).unwrap();
         self.cq.req_notify(Notify::Next).unwrap();
-        self.a.post_send(send(1, inline(b"x"))).unwrap();
+        send(&self.a, 1, b"x").unwrap();
         self.a.close().unwrap();
         let is_raised = || readable(&self.channel) && readable(&self.events);
         drive_until(&self.left.context, &self.right.context, is_raised);

@@ -14,7 +14,7 @@ fn removal_ends_all_connections(drive: DriveMode) {
     let events = right.context.event_channel().unwrap();
     let (_a, b) = connect_qps(&right, left.qp(), right.qp()).0;
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
+    b.post_recv(1, recv_mr.sge(0, 64)).unwrap();
     while events.next_event().is_some() {}
     run(&hooks.removal);
     // Without a poll of the application.

@@ -16,11 +16,11 @@ fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
         for (end, qp, starts) in [(left, &a, true), (right, &b, false)] {
             scope.spawn(move || {
                 let recv_mr = end.mr(64, Access::LOCAL_WRITE);
-                qp.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
+                qp.post_recv(0, recv_mr.sge(0, 64)).unwrap();
                 // Neither side sends before both have posted their receives.
                 posted.wait();
                 if starts {
-                    qp.post_send(send(1, inline(&0_u64.to_le_bytes()))).unwrap();
+                    send(qp, 1, &0_u64.to_le_bytes()).unwrap();
                 }
                 let mut progress = Instant::now();
                 // The side that sends last waits for the completion of that Send.
@@ -41,11 +41,11 @@ fn ping_pong(left: &Endpoint, right: &Endpoint, rounds: u64) {
                         let mut bytes = [0; 8];
                         recv_mr.read(0, &mut bytes);
                         assert_eq!(u64::from_le_bytes(bytes), seen);
-                        qp.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
+                        qp.post_recv(0, recv_mr.sge(0, 64)).unwrap();
                         let next = if starts { seen + 1 } else { seen };
                         seen += 1;
                         if !starts || seen < rounds {
-                            qp.post_send(send(1, inline(&next.to_le_bytes()))).unwrap();
+                            send(qp, 1, &next.to_le_bytes()).unwrap();
                         }
                     }
                 }
@@ -91,9 +91,9 @@ fn helper_makes_progress_without_application_polls() {
     // The application of the right end sleeps; its helper places, responds and acknowledges.
     for round in 0..50_u8 {
         source.fill(0, 4096, round);
-        a.post_send(write(1, source.sge(0, 4096), &remote, 0)).unwrap();
+        write(&a, 1, source.sge(0, 4096), &remote, 0).unwrap();
         let sink = left.mr(4096, Access::LOCAL_WRITE);
-        a.post_send(read(2, sink.sge(0, 4096), &remote, 0)).unwrap();
+        read(&a, 2, sink.sge(0, 4096), &remote, 0).unwrap();
         let mut wcs = Vec::new();
         let start = Instant::now();
         while wcs.len() < 2 {
@@ -115,7 +115,7 @@ fn helper_transmits_posted_work_without_polls() {
         // Both helpers sleep by now.
         std::thread::sleep(Duration::from_millis(5));
         source.fill(0, 64, round);
-        a.post_send(write(1, source.sge(0, 64), &remote, 0)).unwrap();
+        write(&a, 1, source.sge(0, 64), &remote, 0).unwrap();
         let start = Instant::now();
         while remote.load_last(63) != round {
             std::thread::yield_now();
@@ -144,7 +144,7 @@ fn register_and_deregister_during_traffic() {
         });
         let mut wcs = Vec::with_capacity(64);
         for wr_id in 0..2_000 {
-            while a.post_send(write(wr_id, source.sge(0, 65_536), &remote, 0)).is_err() {
+            while write(&a, wr_id, source.sge(0, 65_536), &remote, 0).is_err() {
                 wcs.clear();
                 left.cq.poll(&mut wcs);
                 assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
@@ -169,8 +169,8 @@ fn threads_share_one_qp_and_one_cq() {
                 scope.spawn(move || {
                     let (mut wcs, mut next) = (Vec::new(), 0);
                     while next < EACH {
-                        let wr = write(thread * EACH + next, source.sge(0, 512), remote, 0);
-                        if a.post_send(wr).is_ok() {
+                        let wr_id = thread * EACH + next;
+                        if write(a, wr_id, source.sge(0, 512), remote, 0).is_ok() {
                             next += 1;
                         } else {
                             left.cq.poll(&mut wcs);
@@ -210,7 +210,7 @@ fn rewriting_a_region_during_reads_causes_no_crc_error() {
             }
         });
         for wr_id in 0..300 {
-            a.post_send(read(wr_id, sink.sge(0, 65_536), &source, 0)).unwrap();
+            read(&a, wr_id, sink.sge(0, 65_536), &source, 0).unwrap();
             let wc = left.completions(&right, 1)[0];
             assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
         }
@@ -243,7 +243,7 @@ fn last_byte_of_a_write_is_visible_last() {
             let start = Instant::now();
             source.fill(0, LEN, round);
             let length = u32::try_from(LEN).unwrap();
-            a.post_send(write(1, source.sge(0, length), &remote, 0)).unwrap();
+            write(&a, 1, source.sge(0, length), &remote, 0).unwrap();
             while seen.load(Ordering::Acquire) != round {
                 left.cq.poll(&mut wcs);
                 std::thread::yield_now();
@@ -267,8 +267,8 @@ fn cq_wait_returns_completions_and_sleeps_when_there_are_none() {
         let recv_mr = right.mr(64, Access::LOCAL_WRITE);
         let mut wcs = Vec::with_capacity(4);
         for wr_id in 0..3 {
-            b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
-            a.post_send(send(wr_id, inline(b"hello"))).unwrap();
+            b.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
+            send(&a, wr_id, b"hello").unwrap();
             wcs.clear();
             assert_eq!(right.cq.wait(&mut wcs, TIMEOUT), 1, "{drive:?}");
             assert_eq!((wcs[0].wr_id, wcs[0].status), (wr_id, WcStatus::Success));

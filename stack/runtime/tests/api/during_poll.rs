@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use ferrowarp::{Access, DriveMode, Notify, Operation, SendWr, WcStatus};
+use ferrowarp::{Access, DriveMode, Notify, WcStatus};
 
 use crate::support::rx_hook::hooked_contexts;
 use crate::support::*;
@@ -17,10 +17,10 @@ fn recv_posted_before_the_rx_burst_serves_that_burst() {
     let b = Arc::new(b);
     for wr_id in 0..3 {
         // The message is in the ring, and the poll that will receive it has begun.
-        a.post_send(send(wr_id, inline(b"now"))).unwrap();
+        send(&a, wr_id, b"now").unwrap();
         left.context.drive();
-        let (qp, buffer) = (Arc::clone(&b), recv(wr_id, recv_mr.sge(0, 64)));
-        *hooks.rx.lock().unwrap() = Some(Box::new(move || qp.post_recv(buffer).unwrap()));
+        let (qp, buffer) = (Arc::clone(&b), recv_mr.sge(0, 64));
+        *hooks.rx.lock().unwrap() = Some(Box::new(move || qp.post_recv(wr_id, buffer).unwrap()));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].status), (wr_id, WcStatus::Success));
         left.completions(&right, 1);
@@ -34,9 +34,9 @@ fn recv_completion_is_published_before_the_poll_transmits() {
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let (a, b) = connect(&left, &right);
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(7, recv_mr.sge(0, 64))).unwrap();
+    b.post_recv(7, recv_mr.sge(0, 64)).unwrap();
     right.context.drive();
-    a.post_send(send(0, inline(b"now"))).unwrap();
+    send(&a, 0, b"now").unwrap();
     left.context.drive();
     let (found, polled) = mpsc::channel();
     let cq = right.cq.clone();
@@ -56,21 +56,19 @@ fn unsignaled_requests_free_their_slots_in_the_poll_that_also_receives() {
     let (a, b) = connect(&left, &right);
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     let sink = left.mr(64, Access::ALL);
-    b.post_recv(recv(7, recv_mr.sge(0, 64))).unwrap();
+    b.post_recv(7, recv_mr.sge(0, 64)).unwrap();
     // The initiator sends first: then the responder may.
-    a.post_send(send(0, inline(b"first"))).unwrap();
+    send(&a, 0, b"first").unwrap();
     right.completions(&left, 1);
-    b.post_recv(recv(8, recv_mr.sge(0, 64))).unwrap();
+    b.post_recv(8, recv_mr.sge(0, 64)).unwrap();
     right.context.drive();
-    let operation =
-        || Operation::Write { payload: inline(b"x"), rkey: sink.rkey(), remote: sink.addr() };
-    let unsignaled = |wr_id| SendWr { signaled: false, ..request(wr_id, operation()) };
-    let full = (1..).find(|&wr_id| b.post_send(unsignaled(wr_id)).is_err()).unwrap();
-    a.post_send(send(1, inline(b"second"))).unwrap();
+    let post_unsignaled = || b.post().write_inline(b"x", sink.remote()).ring();
+    while post_unsignaled().is_ok() {}
+    send(&a, 1, b"second").unwrap();
     left.context.drive();
     // One poll receives the message, and takes and completes the Writes.
     right.context.drive();
-    b.post_send(unsignaled(full)).unwrap();
+    post_unsignaled().unwrap();
     let mut completions = Vec::new();
     right.cq.poll(&mut completions);
     assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [8]);

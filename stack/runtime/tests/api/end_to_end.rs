@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::ChecksumMode;
 use ferrowarp::{
-    Access, CmError, ConnectError, DriveMode, EndReason, Event, Operation, PostError, QpState, Wc,
+    Access, CmError, ConnectError, DriveMode, EndReason, Event, PostError, QpState, RemoteAddr, Wc,
     WcOpcode, WcStatus,
 };
 
@@ -35,11 +35,11 @@ fn requests_complete_in_order_with_correct_data() {
     let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     source.write(0, &pattern(len, 7));
-    b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
+    b.post_recv(9, recv_mr.sge(0, 64)).unwrap();
     let all = u32::try_from(len).unwrap();
-    a.post_send(write(1, source.sge(0, all), &remote, 0)).unwrap();
-    a.post_send(read(2, sink.sge(0, all), &remote, 0)).unwrap();
-    a.post_send(send(3, inline(b"done"))).unwrap();
+    write(&a, 1, source.sge(0, all), &remote, 0).unwrap();
+    read(&a, 2, sink.sge(0, all), &remote, 0).unwrap();
+    send(&a, 3, b"done").unwrap();
     let wcs = left.completions(&right, 3);
     assert_eq!(
         summary(&wcs),
@@ -70,8 +70,8 @@ fn minimum_mtu_carries_messages() {
     let remote = right.mr(5000, Access::ALL);
     let sink = left.mr(5000, Access::LOCAL_WRITE);
     source.write(0, &pattern(5000, 3));
-    a.post_send(write(1, source.sge(0, 5000), &remote, 0)).unwrap();
-    a.post_send(read(2, sink.sge(0, 5000), &remote, 0)).unwrap();
+    write(&a, 1, source.sge(0, 5000), &remote, 0).unwrap();
+    read(&a, 2, sink.sge(0, 5000), &remote, 0).unwrap();
     let wcs = left.completions(&right, 2);
     assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?}");
     assert_eq!(contents(&sink), pattern(5000, 3));
@@ -85,18 +85,15 @@ fn send_with_invalidate_revokes_the_region() {
     let buffer = right.context.allocate(64).unwrap();
     let remote = right.pd.register_for(&b, buffer, Access::REMOTE_WRITE).unwrap();
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(5, recv_mr.sge(0, 64))).unwrap();
-    let operation = Operation::Send {
-        payload: inline(b"finished"),
-        solicited: true,
-        invalidate: Some(remote.rkey()),
-    };
-    a.post_send(request(1, operation)).unwrap();
+    b.post_recv(5, recv_mr.sge(0, 64)).unwrap();
+    let mut post = a.post();
+    post.send_inline(b"finished").wr_id(1).signaled().solicited().with_invalidate(remote.rkey());
+    post.ring().unwrap();
     let got = right.completions(&left, 1);
     assert_eq!(got[0].invalidated, Some(remote.rkey()));
     assert!(got[0].solicited);
     // A Write to it is answered with a Terminate, which ends the connection.
-    a.post_send(write(2, source.sge(0, 64), &remote, 0)).unwrap();
+    write(&a, 2, source.sge(0, 64), &remote, 0).unwrap();
     let Event::Disconnected { reason: EndReason::TerminateReceived(info), .. } = expect_event(&a)
     else {
         panic!("no Terminate at the left end");
@@ -158,9 +155,9 @@ fn disconnect_flushes_each_outstanding_request_once() {
     let (a, b) = connect(&left, &right);
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..100 {
-        b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+        b.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
     }
-    a.post_send(send(7, inline(b"only one"))).unwrap();
+    send(&a, 7, b"only one").unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
     a.disconnect().unwrap();
     let wcs = right.completions(&left, 100);
@@ -172,8 +169,6 @@ fn disconnect_flushes_each_outstanding_request_once() {
     assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
     drive_for(&left.context, &right.context, Duration::from_millis(20));
     assert_eq!(right.cq.poll(&mut Vec::new()), 0, "each request completes once");
-    assert_eq!(b.post_recv(recv(1, recv_mr.sge(0, 64))), Err(PostError::WrongState));
-    assert_eq!(a.post_send(send(8, inline(b""))), Err(PostError::WrongState));
 }
 
 #[test]
@@ -184,7 +179,7 @@ fn requests_still_in_the_ring_at_disconnect_are_flushed() {
     let remote = right.mr(1 << 20, Access::REMOTE_WRITE);
     // In the send ring only: nothing is driven between these calls and the disconnect.
     for wr_id in 0..100 {
-        a.post_send(write(wr_id, source.sge(0, 1 << 20), &remote, 0)).unwrap();
+        write(&a, wr_id, source.sge(0, 1 << 20), &remote, 0).unwrap();
     }
     a.disconnect().unwrap();
     let wcs = left.completions(&right, 100);
@@ -199,27 +194,20 @@ fn requests_still_in_the_ring_at_disconnect_are_flushed() {
 fn send_queue_holds_exactly_max_send_wr() {
     let (left, right) = endpoints(DriveMode::Inline);
     let ((a, _b), _) = connect_qps(&right, left.qp_with(5, 1), right.qp_with(1, 1));
-    let unsignaled = |wr_id| {
-        let mut wr = send(wr_id, inline(b""));
-        wr.signaled = false;
-        wr.operation = Operation::Write { payload: inline(b""), rkey: 0, remote: 0 };
-        wr
-    };
+    let post_unsignaled = || one(a.post().write_inline(b"", RemoteAddr::default()));
     for round in 0..10 {
-        for wr_id in 0..4 {
-            a.post_send(unsignaled(wr_id)).unwrap();
+        for _ in 0..4 {
+            post_unsignaled().unwrap();
         }
-        let mut last = unsignaled(round);
-        last.signaled = true;
-        a.post_send(last).unwrap();
-        assert_eq!(a.post_send(unsignaled(9)), Err(PostError::QueueFull));
+        empty_write(&a, round).unwrap();
+        assert_eq!(post_unsignaled(), Err(PostError::QueueFull));
         // Polling the completion frees all five entries.
         let wc = left.completions(&right, 1)[0];
         assert_eq!((wc.wr_id, wc.status), (round, WcStatus::Success));
     }
     // A poll frees entries of unsignaled requests as well.
-    for wr_id in 0..1000 {
-        drive_until(&left.context, &right.context, || a.post_send(unsignaled(wr_id)).is_ok());
+    for _ in 0..1000 {
+        drive_until(&left.context, &right.context, || post_unsignaled().is_ok());
     }
 }
 
@@ -231,10 +219,8 @@ fn cq_overrun_ends_only_its_own_qps() {
     let options = ferrowarp::QpOptions::new(&small).max_send_wr(64).max_recv_wr(4);
     let over = left.pd.create_qp(&options).unwrap();
     let ((over, _over_peer), _) = connect_qps(&right, over, right.qp());
-    let empty =
-        |wr_id| request(wr_id, Operation::Write { payload: inline(b""), rkey: 0, remote: 0 });
     for wr_id in 0..16 {
-        over.post_send(empty(wr_id)).unwrap();
+        empty_write(&over, wr_id).unwrap();
     }
     drive_until(&left.context, &right.context, || over.state() == QpState::Error);
     assert!(small.overrun());
@@ -248,7 +234,7 @@ fn cq_overrun_ends_only_its_own_qps() {
     assert_eq!(ids, (0..16).collect::<Vec<_>>());
     // The other queue pair is not affected.
     assert_eq!((a.state(), b.state()), (QpState::Rts, QpState::Rts));
-    a.post_send(empty(77)).unwrap();
+    empty_write(&a, 77).unwrap();
     assert_eq!(left.completions(&right, 1)[0].wr_id, 77);
 }
 
@@ -260,7 +246,7 @@ fn memory_may_be_deregistered_during_writes() {
         let source = left.mr(1 << 18, Access::LOCAL_READ);
         let remote = right.mr(1 << 18, Access::REMOTE_WRITE);
         for wr_id in 0..8 {
-            a.post_send(write(wr_id, source.sge(0, 1 << 18), &remote, 0)).unwrap();
+            write(&a, wr_id, source.sge(0, 1 << 18), &remote, 0).unwrap();
         }
         for _ in 0..round * 5 {
             left.context.drive();
@@ -290,7 +276,7 @@ fn many_queue_pairs_share_a_context() {
         for (index, (a, _)) in (0_u64..).zip(&pairs) {
             let offset = index * 4096 + round * 1024;
             let sge = source.sge(usize::try_from(offset).unwrap(), 1024);
-            a.post_send(write(index, sge, &remote, offset)).unwrap();
+            write(a, index, sge, &remote, offset).unwrap();
         }
     }
     let wcs = left.completions(&right, COUNT * 4);
@@ -309,7 +295,7 @@ fn completed_work_arrives_after_the_context_is_dropped() {
     let remote = right.mr(len, Access::REMOTE_WRITE);
     let source = left.mr(len, Access::LOCAL_READ);
     source.write(0, &pattern(len, 1));
-    a.post_send(write(1, source.sge(0, 1 << 20), &remote, 0)).unwrap();
+    write(&a, 1, source.sge(0, 1 << 20), &remote, 0).unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
     let start = Instant::now();
     drop((a, source, left));
@@ -326,7 +312,7 @@ fn handles_fail_after_close() {
     let mr = left.mr(64, Access::ALL);
     left.context.clone().close();
     assert_eq!(a.state(), QpState::Error);
-    assert_eq!(a.post_send(send(1, inline(b""))), Err(PostError::WrongState));
+    assert_eq!(send(&a, 1, b""), Err(PostError::Gone));
     assert_eq!(a.disconnect(), Err(CmError::Gone));
     assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Gone));
     assert!(!left.context.drive());
@@ -342,7 +328,7 @@ fn region_of_another_pd_is_refused() {
     let remote =
         foreign.register(right.context.allocate(64).unwrap(), Access::REMOTE_WRITE).unwrap();
     let source = left.mr(64, Access::LOCAL_READ);
-    a.post_send(write(1, source.sge(0, 64), &remote, 0)).unwrap();
+    write(&a, 1, source.sge(0, 64), &remote, 0).unwrap();
     assert!(matches!(
         expect_event(&a),
         Event::Disconnected { reason: EndReason::TerminateReceived(_), .. }
@@ -364,7 +350,7 @@ fn disconnect_while_connecting_flushes_receives() {
     let (left, right) = endpoints(DriveMode::Inline);
     let a = left.qp();
     let recv_mr = left.mr(64, Access::LOCAL_WRITE);
-    a.post_recv(recv(3, recv_mr.sge(0, 64))).unwrap();
+    a.post_recv(3, recv_mr.sge(0, 64)).unwrap();
     a.connect(std::net::SocketAddr::new(address(77), PORT), param(b"")).unwrap();
     a.disconnect().unwrap();
     assert_eq!(a.state(), QpState::Error);
@@ -389,8 +375,8 @@ fn transfers_work_at_every_mtu_and_checksum_mode() {
         let remote = right.mr(len, Access::REMOTE_WRITE | Access::REMOTE_READ);
         let back = left.mr(len, Access::LOCAL_WRITE);
         source.write(0, &pattern(len, 5));
-        a.post_send(write(1, source.sge(0, 1 << 20), &remote, 0)).unwrap();
-        a.post_send(read(2, back.sge(0, 1 << 20), &remote, 0)).unwrap();
+        write(&a, 1, source.sge(0, 1 << 20), &remote, 0).unwrap();
+        read(&a, 2, back.sge(0, 1 << 20), &remote, 0).unwrap();
         let wcs = left.completions(&right, 2);
         assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
         assert_eq!(contents(&back), pattern(len, 5), "mtu {mtu}, checksum {checksum}");

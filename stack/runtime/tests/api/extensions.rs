@@ -3,19 +3,13 @@
 use std::thread;
 
 use ferrowarp::{
-    Access, AtomicOp, DriveMode, EndReason, Event, Mr, Operation, PostError, RecvWr, SendWr,
-    SgList, WcOpcode, WcStatus,
+    Access, AtomicOp, DriveMode, EndReason, Event, Mr, PostError, Qp, SendFlags, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
 
-fn atomic(wr_id: u64, op: AtomicOp, sink: &Mr, word: &Mr) -> SendWr {
-    let (rkey, remote) = (word.rkey(), word.addr());
-    request(wr_id, Operation::Atomic { op, sink: sink.sge(0, 8), rkey, remote })
-}
-
-fn empty_recv(wr_id: u64) -> RecvWr {
-    RecvWr { wr_id, sg_list: SgList::new() }
+fn atomic(qp: &Qp, wr_id: u64, op: AtomicOp, sink: &Mr, word: &Mr) -> Result<(), PostError> {
+    one(qp.post().atomic(op, sink.sge(0, 8), word.remote()).wr_id(wr_id).signaled())
 }
 
 #[test]
@@ -31,7 +25,7 @@ fn atomics_update_the_word_and_return_the_old_value() {
         (AtomicOp::cmp_swap(100, 2), WcOpcode::CmpSwap, 100),
     ];
     for (op, opcode, before) in steps {
-        a.post_send(atomic(1, op, &sink, &word)).unwrap();
+        atomic(&a, 1, op, &sink, &word).unwrap();
         let wc = left.completions(&right, 1)[0];
         assert_eq!((wc.status, wc.opcode, wc.byte_len), (WcStatus::Success, opcode, 8));
         assert_eq!(sink.load_word(0), before);
@@ -61,7 +55,7 @@ fn atomics_lose_no_update_across_qps_and_local_threads() {
         let (mut posted, mut done, mut wcs) = (0, 0, Vec::new());
         drive_until(&left.context, &right.context, || {
             for (a, _) in &links {
-                while posted < REMOTE && a.post_send(atomic(posted, upper, &sink, &word)).is_ok() {
+                while posted < REMOTE && atomic(a, posted, upper, &sink, &word).is_ok() {
                     posted += 1;
                 }
             }
@@ -85,11 +79,12 @@ fn write_is_placed_before_its_immediate_data_completes() {
     let all = u32::try_from(len).unwrap();
     for round in 0..4_u8 {
         source.write(0, &pattern(len, round));
-        b.post_recv(empty_recv(round.into())).unwrap();
-        let (rkey, remote, payload) = (target.rkey(), target.addr(), gather(source.sge(0, all)));
+        b.post_recv(round.into(), []).unwrap();
         let (data, solicited) = ([round; 8], round % 2 == 0);
-        let operation = Operation::WriteImmediate { payload, rkey, remote, data, solicited };
-        a.post_send(request(9, operation)).unwrap();
+        let flags = SendFlags::SIGNALED.and(SendFlags::SOLICITED.when(solicited));
+        let mut post = a.post();
+        post.write_immediate(source.sge(0, all), target.remote(), data).wr_id(9).with(flags);
+        post.ring().unwrap();
         let seen = right.completions(&left, 1)[0];
         assert_eq!(contents(&target), pattern(len, round));
         assert_eq!(
@@ -100,9 +95,8 @@ fn write_is_placed_before_its_immediate_data_completes() {
         let wc = left.completions(&right, 1)[0];
         assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::Write, all, None));
     }
-    b.post_recv(empty_recv(10)).unwrap();
-    a.post_send(request(11, Operation::Immediate { data: *b"all done", solicited: false }))
-        .unwrap();
+    b.post_recv(10, []).unwrap();
+    a.post().immediate(*b"all done").wr_id(11).signaled().ring().unwrap();
     assert_eq!(right.completions(&left, 1)[0].immediate, Some(*b"all done"));
     assert_eq!(left.completions(&right, 1)[0].opcode, WcOpcode::Immediate);
 }
@@ -114,9 +108,7 @@ fn invalid_atomic_requests_are_refused_at_post() {
     let word = right.mr(16, Access::REMOTE_ATOMIC);
     let sink = left.mr(16, Access::LOCAL_WRITE);
     let post = |len, offset| {
-        let (rkey, remote) = (word.rkey(), word.addr() + offset);
-        let op = AtomicOp::swap(1);
-        a.post_send(request(1, Operation::Atomic { op, sink: sink.sge(0, len), rkey, remote }))
+        one(a.post().atomic(AtomicOp::swap(1), sink.sge(0, len), word.remote().at(offset)))
     };
     assert_eq!(post(8, 4), Err(PostError::Misaligned));
     assert_eq!(post(4, 0), Err(PostError::Misaligned));
@@ -132,7 +124,7 @@ fn atomic_without_remote_atomic_access_is_refused() {
     let rights = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::LOCAL_WRITE;
     let word = right.mr(8, rights);
     let sink = left.mr(8, Access::LOCAL_WRITE);
-    a.post_send(atomic(1, AtomicOp::swap(1), &sink, &word)).unwrap();
+    atomic(&a, 1, AtomicOp::swap(1), &sink, &word).unwrap();
     let wc = left.completions(&right, 1)[0];
     assert_eq!((wc.status, wc.opcode), (WcStatus::RemoteAccess, WcOpcode::Swap));
     assert_eq!(word.load_word(0), 0);
@@ -147,12 +139,11 @@ fn without_extensions_atomics_are_refused_both_ways() {
     let (a, b) = connect(&left, &right);
     let word = right.mr(8, Access::ALL);
     let sink = left.mr(8, Access::ALL);
-    let refused = b.post_send(atomic(1, AtomicOp::swap(1), &word, &sink));
+    let refused = atomic(&b, 1, AtomicOp::swap(1), &word, &sink);
     assert_eq!(refused, Err(PostError::Unsupported));
-    let immediate = Operation::Immediate { data: [0; 8], solicited: false };
-    assert_eq!(b.post_send(request(2, immediate)), Err(PostError::Unsupported));
+    assert_eq!(one(b.post().immediate([0; 8])), Err(PostError::Unsupported));
 
-    a.post_send(atomic(3, AtomicOp::swap(1), &sink, &word)).unwrap();
+    atomic(&a, 3, AtomicOp::swap(1), &sink, &word).unwrap();
     let wc = left.completions(&right, 1)[0];
     assert_eq!((wc.wr_id, wc.status), (3, WcStatus::RemoteOperation));
     let Event::Disconnected { reason: EndReason::TerminateReceived(seen), .. } = expect_event(&a)

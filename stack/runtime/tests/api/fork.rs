@@ -47,7 +47,7 @@ fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
     let (left, right, a, _b, _listener, _idle, source, sink) = parts.take().unwrap();
     for round in 1..=100 {
         source.fill(0, 4096, round);
-        a.post_send(write(1, source.sge(0, 4096), &sink, 0)).unwrap();
+        write(&a, 1, source.sge(0, 4096), &sink, 0).unwrap();
         assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
         drive_until(&left.context, &right.context, || sink.load_last(4095) == round);
         assert_eq!(contents(&sink), [round; 4096]);
@@ -89,7 +89,7 @@ fn with_events(descriptors_first: bool, act: impl FnOnce(&CompChannel, &EventCha
     let b = right.pd.create_qp(&options).unwrap();
     let (_a, b) = connect_qps(&right, left.qp(), b).0;
     cq.req_notify(Notify::Next).unwrap();
-    b.post_recv(recv(1, right.mr(64, Access::LOCAL_WRITE).sge(0, 64))).unwrap();
+    b.post_recv(1, right.mr(64, Access::LOCAL_WRITE).sge(0, 64)).unwrap();
     b.disconnect().unwrap();
     drive_for(&left.context, &right.context, Duration::from_millis(20));
     act(&channel, &events);

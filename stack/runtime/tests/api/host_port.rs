@@ -68,7 +68,7 @@ fn transfer(left: &Endpoint, right: &Endpoint, mut between: impl FnMut()) {
     for round in 1..=20 {
         source.fill(0, len, round);
         let length = u32::try_from(len).unwrap();
-        a.post_send(write(1, source.sge(0, length), &sink, 0)).unwrap();
+        write(&a, 1, source.sge(0, length), &sink, 0).unwrap();
         drive_until(&left.context, &right.context, || {
             between();
             sink.load_last(len - 1) == round

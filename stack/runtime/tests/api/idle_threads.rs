@@ -20,7 +20,7 @@ fn idle_threads_do_not_exhaust_the_mempools() {
     // True if all Writes succeed.
     let transfer = || {
         for wr_id in 0..8 {
-            if a.post_send(write(wr_id, source.sge(0, 65_536), &remote, 0)).is_err() {
+            if write(&a, wr_id, source.sge(0, 65_536), &remote, 0).is_err() {
                 return false;
             }
         }

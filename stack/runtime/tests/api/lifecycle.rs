@@ -99,8 +99,8 @@ fn idle_queue_pairs_end_when_closing_begins() {
         for qp in [&bound, &free] {
             assert_eq!(qp.wait_event(TIMEOUT / 2), None);
             assert_eq!(qp.connect(server(), ConnParam::default()), Err(CmError::Gone));
-            let posted = qp.post_send(send(1, inline(b"")));
-            assert_eq!((qp.state(), posted), (QpState::Error, Err(PostError::WrongState)));
+            let posted = send(qp, 1, b"");
+            assert_eq!((qp.state(), posted), (QpState::Error, Err(PostError::Gone)));
         }
         assert!(start.elapsed() < TIMEOUT / 2, "they wake");
         // The peer acknowledges, so that it does not take a minute.
@@ -136,12 +136,14 @@ fn rights_are_published_with_the_state() {
     let request = listener.accept_timeout(TIMEOUT).unwrap();
     // A completion queue overruns, which ends all its queue pairs in one poll.
     let (first, its_peer) = &pairs[0];
-    (0..2).for_each(|wr_id| its_peer.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap());
-    (0..2).for_each(|wr_id| first.post_send(send(wr_id, inline(b"x"))).unwrap());
+    (0..2).for_each(|wr_id| its_peer.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap());
+    (0..2).for_each(|wr_id| send(first, wr_id, b"x").unwrap());
     drive_until(&left.context, &right.context, || small.overrun());
-    request.accept(&b, ConnParam::default()).unwrap();
+    let mut without_reads = ConnParam::default();
+    without_reads.ord = 0;
+    request.accept(&b, without_reads).unwrap();
     if b.state() == QpState::Rts {
-        b.post_send(read(1, recv_mr.sge(0, 4), &source, 0)).unwrap();
+        assert_eq!(read(&b, 1, recv_mr.sge(0, 4), &source, 0), Err(PostError::NoReads));
     }
     assert_eq!(b.state(), QpState::Rts);
 }
@@ -156,8 +158,8 @@ fn overrun_of_a_destroyed_queue_names_no_other() {
     let number = small.id();
     let options = QpOptions::new(&right.cq).recv_cq(&small);
     let ((a, b), _) = connect_qps(&right, left.qp(), right.pd.create_qp(&options).unwrap());
-    (0..2).for_each(|wr_id| b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap());
-    (0..2).for_each(|wr_id| a.post_send(send(wr_id, inline(b"x"))).unwrap());
+    (0..2).for_each(|wr_id| b.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap());
+    (0..2).for_each(|wr_id| send(&a, wr_id, b"x").unwrap());
     drive_until(&left.context, &right.context, || small.overrun());
     drop((b, small));
     let next = right.context.create_cq(64).unwrap();
@@ -213,20 +215,9 @@ fn queue_that_is_too_long_is_refused() {
     assert_eq!(none.resize(0), Ok(()));
 }
 
-/// Data too long for a request is an error, not a panic.
+/// Private data that are too long are an error, not a panic.
 #[test]
-fn lengths_are_checked_where_a_request_is_built() {
-    use ferrowarp::{Payload, RecvWr, Sge, sg_list};
-    assert_eq!(Payload::inline(&[7; 96]).unwrap().len(), 96);
-    assert_eq!(
-        Payload::inline(&[7; 97]).unwrap_err().to_string(),
-        "97 inline bytes are too many: give 96 or fewer"
-    );
-    let elements = [Sge::default(); 7];
-    assert!(sg_list(&elements[..6]).is_ok() && Payload::gather(&elements[..6]).is_ok());
-    let error = RecvWr::new(1, &elements).unwrap_err();
-    assert_eq!(error.to_string(), "7 scatter/gather elements are too many: give 6 or fewer");
-    assert_eq!(Payload::gather(&elements), Err(error));
+fn length_of_private_data_is_checked() {
     let param = |len| ConnParam::default().with_private_data(&vec![1; len]);
     assert_eq!(param(512).unwrap().private_data.len(), 512);
     assert_eq!(

@@ -96,7 +96,7 @@ fn connection_lives_while_the_link_is_down_or_read() {
     change(&link, &right.context, false);
     let is_read = link.is_up.lock().unwrap();
     for wr_id in 0..4 {
-        a.post_send(write(wr_id, source.sge(0, 64), &remote, 0)).unwrap();
+        write(&a, wr_id, source.sge(0, 64), &remote, 0).unwrap();
         assert_eq!(left.completions(&right, 1)[0].wr_id, wr_id);
         std::thread::sleep(Duration::from_millis(50));
     }

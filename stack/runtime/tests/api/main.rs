@@ -29,6 +29,7 @@ mod memory;
 mod misdelivery;
 mod poll_cost;
 mod poll_panic;
+mod posting;
 mod settings;
 mod shard_overrun;
 mod shard_panic;

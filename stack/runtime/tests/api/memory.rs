@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, CreateError, DriveMode, EndReason, Event, MemoryError, Operation, PostError, QpOptions,
-    WcOpcode, WcStatus,
+    Access, CreateError, DriveMode, EndReason, Event, MemoryError, PostError, QpOptions,
+    RemoteAddr, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -24,16 +24,16 @@ fn nothing_is_written_after_revoke_returns() {
         let source = left.mr(LEN, Access::LOCAL_READ);
         let mut sink = right.mr(LEN, Access::REMOTE_WRITE);
         let over = AtomicBool::new(false);
-        let request = |number: u64| {
+        let remote = sink.remote();
+        let post = |number: u64| {
             // Each Write carries different bytes.
             source.fill(0, LEN, number.to_le_bytes()[0]);
-            write(number, source.sge(0, LEN_32), &sink, 0)
+            let source = source.sge(0, LEN_32);
+            a.post().write(source, remote).wr_id(number).signaled().ring().unwrap();
         };
-        let first: Vec<_> = (0..4).map(request).collect();
-        let (rkey, remote) = (sink.rkey(), sink.addr());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                a.post_sends(first);
+                (0..4).for_each(post);
                 let mut wcs = Vec::new();
                 let mut number = 4_u64;
                 while !over.load(Ordering::Relaxed) {
@@ -41,16 +41,8 @@ fn nothing_is_written_after_revoke_returns() {
                     right.context.drive();
                     for _ in wcs.drain(..) {
                         number += 1;
-                        source.fill(0, LEN, number.to_le_bytes()[0]);
-                        let payload = gather(source.sge(0, LEN_32));
-                        let operation = Operation::Write { payload, rkey, remote };
-                        // Fails once a Write after the revocation has ended the connection.
-                        let _ = a.post_send(ferrowarp::SendWr {
-                            wr_id: number,
-                            operation,
-                            signaled: true,
-                            fence: false,
-                        });
+                        // Flushed once a Write after the revocation has ended the connection.
+                        post(number);
                     }
                 }
             });
@@ -85,17 +77,16 @@ fn stag_is_valid_until_revoked_and_enable_gives_a_new_one() {
     for round in 0..3_u64 {
         let (a, b) = connect(&left, &right);
         for number in 0..100 {
-            a.post_send(write(number, source.sge(0, 8), &sink, 0)).unwrap();
-            a.post_send(read(number, source.sge(8, 8), &sink, 0)).unwrap();
+            write(&a, number, source.sge(0, 8), &sink, 0).unwrap();
+            read(&a, number, source.sge(8, 8), &sink, 0).unwrap();
             let wcs = left.completions(&right, 2);
             assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
         }
-        let late = write(200, source.sge(0, 8), &sink, 0);
-        let old = sink.rkey();
+        let old = sink.remote();
         let new = sink.enable(Access::REMOTE_READ | Access::REMOTE_WRITE);
-        assert_eq!((sink.rkey(), new == old), (new, false));
-        a.post_send(write(201, source.sge(0, 8), &sink, 0)).unwrap();
-        a.post_send(late).unwrap();
+        assert_eq!((sink.rkey(), new == old.rkey), (new, false));
+        write(&a, 201, source.sge(0, 8), &sink, 0).unwrap();
+        a.post().write(source.sge(0, 8), old).wr_id(200).signaled().ring().unwrap();
         let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "round {round}: {reason:?}");
         drop((a, b));
@@ -112,9 +103,9 @@ fn qp_bound_region_is_refused_to_other_qps() {
     let buffer = left.context.allocate(64).unwrap();
     let mine = left.pd.register_for(&a, buffer, Access::ALL).unwrap();
     let sink = right.mr(64, Access::ALL);
-    a.post_send(write(1, mine.sge(0, 8), &sink, 0)).unwrap();
+    write(&a, 1, mine.sge(0, 8), &sink, 0).unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
-    b.post_send(write(2, mine.sge(0, 8), &sink, 0)).unwrap();
+    write(&b, 2, mine.sge(0, 8), &sink, 0).unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::LocalProtection);
 }
 
@@ -142,9 +133,9 @@ fn revoked_window_is_not_bound_by_a_queued_request() {
     let region = left.mr(4096, Access::ALL);
     let library = right.mr(64, Access::ALL);
     let mut window = left.pd.allocate_window().unwrap();
-    a.post_send(read(1, region.sge(0, 8), &library, 0)).unwrap();
+    read(&a, 1, region.sge(0, 8), &library, 0).unwrap();
     let bind = window.bind(&region, 0, 64, Access::REMOTE_WRITE, true);
-    a.post_send(ferrowarp::SendWr { fence: true, ..request(2, bind) }).unwrap();
+    a.post().bind(bind).fence().wr_id(2).signaled().ring().unwrap();
     left.context.drive();
     assert!(!window.revoke());
     let ends: Vec<_> = left.completions(&right, 2).iter().map(|wc| (wc.wr_id, wc.status)).collect();
@@ -155,7 +146,7 @@ fn revoked_window_is_not_bound_by_a_queued_request() {
     let before = window.rkey();
     let bind = window.bind(&region, 0, 64, Access::REMOTE_WRITE, true);
     assert_ne!(window.rkey(), before);
-    a.post_send(request(3, bind)).unwrap();
+    a.post().bind(bind).wr_id(3).signaled().ring().unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
     assert_eq!(region.window_count(), 1);
 }
@@ -170,21 +161,22 @@ fn window_ends_by_revoke_invalidate_region_or_drop() {
         let (a, b) = connect(&left, &right);
         let mut region = right.mr(4096, Access::ALL);
         let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        b.post_send(request(1, window.bind(&region, 100, 50, rights, true))).unwrap();
+        let bind = window.bind(&region, 100, 50, rights, true);
+        b.post().bind(bind).wr_id(1).signaled().ring().unwrap();
         let wc = right.completions(&left, 1)[0];
         assert_eq!((wc.opcode, wc.status), (WcOpcode::Bind, WcStatus::Success));
         assert_eq!(region.window_count(), 1);
         let stag = window.rkey();
-        let into = |wr_id| {
-            let payload = gather(source.sge(0, 18));
-            request(wr_id, Operation::Write { payload, rkey: stag, remote: 32 })
+        let write_into = |wr_id| {
+            let remote = RemoteAddr { addr: 32, rkey: stag };
+            a.post().write(source.sge(0, 18), remote).wr_id(wr_id).signaled().ring().unwrap();
         };
-        a.post_send(into(2)).unwrap();
+        write_into(2);
         drive_until(&left.context, &right.context, || region.load_last(149) == b'w');
         match case {
             0 => assert!(window.revoke()),
             1 => {
-                b.post_send(request(4, Operation::Invalidate { stag })).unwrap();
+                b.post().invalidate(stag).wr_id(4).signaled().ring().unwrap();
                 assert_eq!(right.completions(&left, 1)[0].opcode, WcOpcode::Invalidate);
             }
             2 => region.revoke(),
@@ -192,7 +184,7 @@ fn window_ends_by_revoke_invalidate_region_or_drop() {
         }
         assert_eq!(region.window_count(), 0);
         region.fill(0, 4096, 0);
-        a.post_send(into(3)).unwrap();
+        write_into(3);
         let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "case {case}: {reason:?}");
         assert!(contents(&region).iter().all(|&byte| byte == 0));
@@ -207,7 +199,7 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
     let recv_mr = right.mr(4096, Access::LOCAL_WRITE);
     let srq = right.pd.create_srq(8).unwrap();
     let place = |wr_id: u64| 64 * usize::try_from(wr_id % 64).unwrap();
-    let post = |wr_id: u64| srq.post_recv(recv(wr_id, recv_mr.sge(place(wr_id), 64)));
+    let post = |wr_id: u64| srq.post_recv(wr_id, recv_mr.sge(place(wr_id), 64));
     (0..8).for_each(|wr_id| post(wr_id).unwrap());
     assert_eq!(post(8), Err(PostError::QueueFull));
     let sharing = || {
@@ -215,7 +207,7 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
         right.pd.create_qp(&options.srq(&srq)).unwrap()
     };
     let (first, second) = (sharing(), sharing());
-    let refused = first.post_recv(recv(0, recv_mr.sge(0, 64)));
+    let refused = first.post_recv(0, recv_mr.sge(0, 64));
     assert_eq!(refused, Err(PostError::SharedReceives));
     let ((a, first), _) = connect_qps(&right, left.qp(), first);
     let ((b, second), _) = connect_qps(&right, left.qp(), second);
@@ -224,8 +216,8 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
     srq.cap(6).unwrap();
     let mut next = 8;
     for round in 0..50 {
-        a.post_send(send(1, inline(b"from a"))).unwrap();
-        b.post_send(send(2, inline(b"from b"))).unwrap();
+        send(&a, 1, b"from a").unwrap();
+        send(&b, 2, b"from b").unwrap();
         left.completions(&right, 2);
         let wcs = right.completions(&left, 2);
         for wc in &wcs {
@@ -241,19 +233,19 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
     }
     assert_eq!(srq.next_limit(), None, "the queue never held fewer than the limit");
     for wr_id in 0..5 {
-        a.post_send(send(wr_id, inline(b"flood"))).unwrap();
+        send(&a, wr_id, b"flood").unwrap();
     }
     right.completions(&left, 5);
     let limit = srq.next_limit().expect("three are left");
     assert_eq!((limit.left, limit.most.map(|(qp, _)| qp)), (3, Some(first.id())));
     // The sixth receive is the last that one queue pair may take; the rest is for the other one.
     for wr_id in 5..7 {
-        a.post_send(send(wr_id, inline(b"flood"))).unwrap();
+        send(&a, wr_id, b"flood").unwrap();
     }
     right.completions(&left, 1);
     let Event::Disconnected { reason, .. } = expect_event(&first) else { panic!() };
     assert_eq!(reason.error(), Some((1, 2, 2)));
-    b.post_send(send(8, inline(b"from b"))).unwrap();
+    send(&b, 8, b"from b").unwrap();
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
     drop((first, second));
     drop(srq);
@@ -283,7 +275,7 @@ fn objects_of_another_context_are_refused() {
     // An STag of the other context is invalid here.
     let (a, _b) = connect(&left, &right);
     let foreign = right.mr(64, Access::ALL);
-    a.post_send(write(1, foreign.sge(0, 8), &foreign, 0)).unwrap();
+    write(&a, 1, foreign.sge(0, 8), &foreign, 0).unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::LocalProtection);
 }
 
@@ -301,13 +293,12 @@ fn long_message_holds_its_srq_buffer_over_many_polls() {
     let ((a, b), _) = connect_qps(&right, left.qp(), sharing);
     for wr_id in 0..3 {
         recv_mr.fill(0, 1 << 20, 0);
-        srq.post_recv(recv(wr_id, recv_mr.sge(0, LEN))).unwrap();
-        a.post_send(send(wr_id, gather(source.sge(0, LEN)))).unwrap();
+        srq.post_recv(wr_id, recv_mr.sge(0, LEN)).unwrap();
+        a.post().send(source.sge(0, LEN)).wr_id(wr_id).signaled().ring().unwrap();
         let mut wcs = Vec::new();
         drive_until(&left.context, &right.context, || {
             // The queue pair also sends meanwhile.
-            let nothing = Operation::Write { payload: inline(b""), rkey: 0, remote: 0 };
-            let _ = b.post_send(request(99, nothing));
+            let _ = empty_write(&b, 99);
             right.cq.poll(&mut wcs);
             wcs.iter().any(|wc| wc.opcode == WcOpcode::Recv)
         });

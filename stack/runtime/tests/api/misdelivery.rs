@@ -72,7 +72,7 @@ fn threads_share_queues_and_the_mesh() {
     let (left, right) = steered(SHARDS, DriveMode::Inline, by_flow);
     let srq = right.pd.create_srq(16).unwrap();
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    (0..16).for_each(|wr_id| srq.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap());
+    (0..16).for_each(|wr_id| srq.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap());
     let listener = right.context.listen(PORT, SHARDS).unwrap();
     let connect = |index: usize| {
         let cq = left.context.create_cq_with(&CqOptions::new(256).shard(index)).unwrap();
@@ -106,8 +106,8 @@ fn threads_share_queues_and_the_mesh() {
                         let of = connections.iter().find(|(_, _, b, _)| b.id() == wc.qp).unwrap();
                         let bytes = contents(&of.3);
                         assert!(bytes.iter().all(|&byte| byte == bytes[0]), "a Write is torn");
-                        srq.post_recv(recv(wc.wr_id, recv_mr.sge(0, 64))).unwrap();
-                        of.2.post_send(send(0, inline(b"seen"))).unwrap();
+                        srq.post_recv(wc.wr_id, recv_mr.sge(0, 64)).unwrap();
+                        send(&of.2, 0, b"seen").unwrap();
                     }
                 }
             });
@@ -122,9 +122,9 @@ fn threads_share_queues_and_the_mesh() {
                 for round in 0..ROUNDS {
                     let (cq, a, _, target) = &connections[shard];
                     source.fill(0, LEN, round.to_le_bytes()[0]);
-                    a.post_recv(recv(3, reply.sge(0, 64))).unwrap();
-                    a.post_send(write(1, source.sge(0, 3000), target, 0)).unwrap();
-                    a.post_send(send(2, inline(b"written"))).unwrap();
+                    a.post_recv(3, reply.sge(0, 64)).unwrap();
+                    write(a, 1, source.sge(0, 3000), target, 0).unwrap();
+                    send(a, 2, b"written").unwrap();
                     let (mut found, start) = (Vec::new(), Instant::now());
                     while found.len() < 3 {
                         handle.drive();

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, AsyncEvent, Config, Context, Cq, DriveMode, Event, Qp, QpOptions, QpState, RecvWr,
-    SgList, Srq, WcStatus,
+    Access, AsyncEvent, Config, Context, Cq, DriveMode, Event, Qp, QpOptions, QpState, Srq,
+    WcStatus,
 };
 
 use crate::longest_poll::LongestPoll;
@@ -72,11 +72,11 @@ fn blocked(
     let create = || left.pd.create_qp(&options).unwrap();
     let idle: Vec<_> = (0..count).map(|_| create()).collect();
     for qp in &idle {
-        qp.post_recv(RecvWr { wr_id: 7, sg_list: SgList::default() }).unwrap();
+        qp.post_recv(7, []).unwrap();
     }
     // One that fills the queue ends them all.
     let (active, _passive) = connect_qps(right, create(), right.qp()).0;
-    while active.post_send(send(0, inline(b""))).is_ok() {}
+    while send(&active, 0, b"").is_ok() {}
     // Each poll ends a bounded number.
     let ended = || idle.iter().filter(|qp| qp.state() == QpState::Error).count();
     let (mut before, begin) = (0, Instant::now());
@@ -146,12 +146,11 @@ fn flood_of_one_application_leaves_the_others_their_turn() {
     let (source, sink) = (left.mr(64, Access::ALL), right.mr(64, Access::ALL));
     let flood = || {
         for (qp, _) in &flooding {
-            let unsignaled = |wr_id| {
-                let mut wr = write(wr_id, source.sge(0, 8), &sink, 0);
-                wr.signaled = false;
-                wr
-            };
-            let _ = qp.post_sends((0..REQUESTS as u64).map(unsignaled));
+            let mut post = qp.post();
+            for _ in 0..REQUESTS {
+                post.write(source.sge(0, 8), sink.remote());
+            }
+            let _ = post.ring();
         }
     };
     let (mut longest, mut rounds, mut most) = (LongestPoll::default(), 0, 0);
@@ -159,7 +158,7 @@ fn flood_of_one_application_leaves_the_others_their_turn() {
     let begin = Instant::now();
     while rounds < 20 {
         flood();
-        modest.post_send(write(rounds, source.sge(0, 8), &sink, 8)).unwrap();
+        write(&modest, rounds, source.sge(0, 8), &sink, 8).unwrap();
         let mut polls = 0;
         // It polls the shard.
         while longest.time(|| small.poll(&mut found)) == 0 {
@@ -202,10 +201,10 @@ fn full_queues_of_one_application_leave_the_others_their_turn() {
             let options = QpOptions::new(&full).max_send_wr(16);
             let qp = left.pd.create_qp(&options).unwrap();
             let (qp, peer) = connect_qps(&right, qp, right.qp()).0;
-            while qp.post_send(send(0, inline(b""))).is_ok() {}
+            while send(&qp, 0, b"").is_ok() {}
             more.push((qp, peer, full));
         }
-        modest.post_send(write(round as u64, source.sge(0, 8), &sink, 8)).unwrap();
+        write(&modest, round as u64, source.sge(0, 8), &sink, 8).unwrap();
         let mut count = 0;
         while count == 0 || polls.time(|| left.cq.poll(&mut found)) == 0 {
             polls.time(|| left.context.drive());

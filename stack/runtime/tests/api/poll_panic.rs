@@ -1,6 +1,5 @@
 //! A panic during a poll ends the context, with events, flushed requests and errors.
 
-use std::iter::once_with;
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
@@ -32,7 +31,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     let unused = right.qp();
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     for wr_id in 0..RECEIVES as u64 {
-        b.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+        b.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
     }
     assert!(!right.context.has_failed());
     while events.next_event().is_some() {}
@@ -70,8 +69,8 @@ fn panic_ends_the_context(drive: DriveMode) {
     assert_eq!(found, flushed);
     // Later calls fail at once.
     assert_eq!([b.state(), unused.state()], [QpState::Error; 2]);
-    assert_eq!(b.post_send(send(9, inline(b"x"))), Err(PostError::WrongState));
-    assert_eq!(unused.post_recv(recv(9, recv_mr.sge(0, 64))), Err(PostError::WrongState));
+    assert_eq!(send(&b, 9, b"x"), Err(PostError::Gone));
+    assert_eq!(unused.post_recv(9, recv_mr.sge(0, 64)), Err(PostError::Gone));
     assert_eq!(unused.connect(server(), param(b"")), Err(CmError::Gone));
     assert_eq!(b.disconnect(), Err(CmError::Gone));
     assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::Gone));
@@ -113,20 +112,16 @@ fn request_posted_across_the_end_of_a_shard_is_flushed() {
         let (_a, b) = connect(&left, &right);
         let recv_mr = right.mr(64, Access::LOCAL_WRITE);
         if is_hot {
-            b.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
+            b.post_recv(1, recv_mr.sge(0, 64)).unwrap();
             right.context.drive();
         }
         *hooks.rx.lock().unwrap() = Some(Box::new(|| panic!("deliberate panic of this test")));
-        let fail = || {
-            while !right.context.has_failed() {
-                right.context.drive();
-            }
-        };
-        let sent = b.post_sends(once_with(|| {
-            fail();
-            send(2, inline(b"late"))
-        }));
-        assert_eq!(sent, (1, None));
+        let mut post = b.post();
+        while !right.context.has_failed() {
+            right.context.drive();
+        }
+        post.send_inline(b"late").wr_id(2);
+        post.ring().unwrap();
         let mut found = Vec::new();
         right.cq.poll(&mut found);
         let ids: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();

@@ -102,8 +102,8 @@ fn configurations_at_the_bounds_carry_a_message() {
         let (left, right) = (Endpoint::new(left), Endpoint::new(right));
         let (a, b) = connect(&left, &right);
         let buffer = right.mr(64, Access::LOCAL_WRITE);
-        b.post_recv(recv(1, buffer.sge(0, 64))).unwrap();
-        a.post_send(send(2, inline(b"works"))).unwrap();
+        b.post_recv(1, buffer.sge(0, 64)).unwrap();
+        send(&a, 2, b"works").unwrap();
         let found = right.completions(&left, 1);
         assert_eq!((found[0].status, found[0].byte_len), (WcStatus::Success, 5), "row {row}");
         drop((a, b));

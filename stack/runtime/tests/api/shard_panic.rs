@@ -59,8 +59,8 @@ fn dead_shard_leaves_the_others(drive: DriveMode) {
     assert_eq!(b0.disconnect(), Err(CmError::Gone));
     // The other connection goes on.
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b1.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
-    a1.post_send(send(2, inline(b"still there"))).unwrap();
+    b1.post_recv(1, recv_mr.sge(0, 64)).unwrap();
+    send(a1, 2, b"still there").unwrap();
     let found = right.completions(&left, 1);
     assert_eq!((found[0].qp, found[0].status), (b1.id(), WcStatus::Success));
     // New connections are made by the shard that lives.
@@ -81,7 +81,7 @@ fn dead_shard_leaves_the_others(drive: DriveMode) {
     assert!(right.context.listen(PORT, 1).is_ok());
     // The second death is that of the context.
     let unbound = right.qp();
-    unbound.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
+    unbound.post_recv(1, recv_mr.sge(0, 64)).unwrap();
     panic_next(&hooks[1]);
     while !right.context.has_failed() {
         right.context.drive();
@@ -123,11 +123,11 @@ fn completion_queue_survives_the_death_of_a_shard() {
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
     let [(_a0, b0), (a1, b1)] = [0, 1].map(|shard| connect_on(&left, &right, shard));
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b0.post_recv(recv(1, recv_mr.sge(0, 64))).unwrap();
-    b1.post_recv(recv(2, recv_mr.sge(0, 64))).unwrap();
+    b0.post_recv(1, recv_mr.sge(0, 64)).unwrap();
+    b1.post_recv(2, recv_mr.sge(0, 64)).unwrap();
     panic_next(&hooks[0]);
     drive_until(&left.context, &right.context, || right.context.shard(0).unwrap().has_failed());
-    a1.post_send(send(3, inline(b"still there"))).unwrap();
+    send(&a1, 3, b"still there").unwrap();
     let mut found = right.completions(&left, 2);
     found.sort_unstable_by_key(|wc| wc.wr_id);
     let found: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.qp, wc.status)).collect();

@@ -16,7 +16,7 @@ fn shared_receive_queue_serves_all_shards() {
     assert_eq!(srq.shard(), None);
     let recv_mr = right.mr(8 * PLACE, Access::LOCAL_WRITE);
     let place = |wr_id: u64| PLACE * usize::try_from(wr_id % BUFFERS).unwrap();
-    let post = |wr_id| srq.post_recv(recv(wr_id, recv_mr.sge(place(wr_id), 64)));
+    let post = |wr_id| srq.post_recv(wr_id, recv_mr.sge(place(wr_id), 64));
     (0..BUFFERS).for_each(|wr_id| post(wr_id).unwrap());
     assert_eq!(post(BUFFERS), Err(PostError::QueueFull));
     let connect = |_| {
@@ -33,7 +33,7 @@ fn shared_receive_queue_serves_all_shards() {
         for (index, (a, _)) in (0u8..).zip(&pairs) {
             let count = if round.is_multiple_of(2) { 2 } else { 8 * u32::from(index == 3) };
             for _ in 0..count {
-                a.post_send(send(round, inline(&[index; 5]))).unwrap();
+                send(a, round, &[index; 5]).unwrap();
             }
         }
         let found = right.completions(&left, 8);
@@ -63,7 +63,7 @@ fn srq_limit_and_cap_count_all_shards() {
     let (left, right) = sharded(2, DriveMode::Inline);
     let srq = right.pd.create_srq(16).unwrap();
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    let post = |wr_id| srq.post_recv(recv(wr_id, recv_mr.sge(0, 64))).unwrap();
+    let post = |wr_id| srq.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
     (0..16).for_each(post);
     let pairs = [0, 1].map(|_| {
         let b = right.pd.create_qp(&QpOptions::new(&right.cq).srq(&srq)).unwrap();
@@ -73,7 +73,7 @@ fn srq_limit_and_cap_count_all_shards() {
     srq.arm(12).unwrap();
     let send_to = |index: usize, count: usize| {
         for _ in 0..count {
-            pairs[index].0.post_send(send(1, inline(b"x"))).unwrap();
+            send(&pairs[index].0, 1, b"x").unwrap();
         }
         assert_eq!(right.completions(&left, count).len(), count);
     };
@@ -92,7 +92,7 @@ fn srq_limit_and_cap_count_all_shards() {
     (16..18).for_each(post);
     send_to(0, 3);
     assert_eq!(pairs[0].1.state(), QpState::Rts);
-    pairs[0].0.post_send(send(1, inline(b"one too many"))).unwrap();
+    send(&pairs[0].0, 1, b"one too many").unwrap();
     drive_until(&left.context, &right.context, || pairs[0].1.state() == QpState::Error);
     send_to(1, 2);
     assert_eq!(pairs[1].1.state(), QpState::Rts);

@@ -40,8 +40,8 @@ fn exchange_stream(drive: DriveMode) {
         assert!(info.markers_in && info.markers_out && info.crc);
     }
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
-    a.post_send(send(3, inline(b"done"))).unwrap();
+    b.post_recv(9, recv_mr.sge(0, 64)).unwrap();
+    send(&a, 3, b"done").unwrap();
     assert_eq!(right.completions(&left, 1)[0].byte_len, 4);
     assert_eq!(a.stream_send(b"late"), Err(CmError::WrongState));
 }
@@ -58,14 +58,14 @@ fn recv_posted_before_accept_serves_early_fpdus() {
     a.connect(server(), param.clone()).unwrap();
     let request = listener.accept_timeout(TIMEOUT).expect("a request");
     a.wait_established(TIMEOUT).unwrap();
-    a.post_send(send(3, inline(b"early"))).unwrap();
+    send(&a, 3, b"early").unwrap();
     assert_eq!(left.completions(&right, 1)[0].wr_id, 3);
     for _ in 0..100 {
         left.context.drive();
         right.context.drive();
     }
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(9, recv_mr.sge(0, 64))).unwrap();
+    b.post_recv(9, recv_mr.sge(0, 64)).unwrap();
     request.accept(&b, param).unwrap();
     assert_eq!(right.completions(&left, 1)[0].byte_len, 5);
 }

@@ -28,7 +28,7 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
     let b = right.pd.create_qp(&options).unwrap();
     let (a, b) = connect_qps(&right, left.qp(), b).0;
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
-    b.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
+    b.post_recv(0, recv_mr.sge(0, 64)).unwrap();
     let (woken, wakes) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -42,13 +42,13 @@ fn delays(drive: DriveMode) -> Vec<Duration> {
                 let now = Instant::now();
                 found.clear();
                 // Before the report: the next Send may follow it immediately.
-                b.post_recv(recv(0, recv_mr.sge(0, 64))).unwrap();
+                b.post_recv(0, recv_mr.sge(0, 64)).unwrap();
                 woken.send(now).unwrap();
             }
         });
         delays_of(|| {
             let posted = Instant::now();
-            a.post_send(send(0, inline(b"x"))).unwrap();
+            send(&a, 0, b"x").unwrap();
             if drive == DriveMode::Inline {
                 left.context.drive();
             }

@@ -8,12 +8,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Config, ConnParam, ConnRequest, Context, Cq, Listener, Mr, Operation, Qp, QpOptions,
-    QpState, RecvWr, SendWr, WcOpcode, WcStatus,
+    Access, Config, ConnParam, ConnRequest, Context, Cq, Listener, Mr, Qp, QpOptions, QpState, Sge,
+    WcOpcode, WcStatus,
 };
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Peer, Segmentation, Startup, opcode};
-use ferrowarp_tests::stack::{STACK, Stack, gather};
+use ferrowarp_tests::stack::{STACK, Stack, post_recv, post_send};
 
 /// The listener's port.
 pub(crate) const PORT: u16 = 4791;
@@ -22,7 +22,7 @@ const BACKLOG: usize = 64;
 /// Maximum concurrent clients.
 const SLOTS: usize = 2048;
 /// Bytes of a client's buffer.
-const SLOT_LEN: usize = 4096;
+const SLOT_LEN: u32 = 4096;
 /// Bytes of the region that clients read.
 pub(crate) const SHARED_LEN: usize = 96 << 10;
 /// Salts of the patterns: of the region, and of the clients' messages.
@@ -59,7 +59,7 @@ impl Running {
         let stack = Stack::on_tap_with(interface, change);
         let listener = stack.context.listen(PORT, BACKLOG).expect("the port is free");
         let cq = stack.context.create_cq(4 * SLOTS).expect("within the limits");
-        let recv_mr = stack.alloc_mr(SLOTS * SLOT_LEN, Access::LOCAL_WRITE);
+        let recv_mr = stack.alloc_mr(SLOTS * SLOT_LEN as usize, Access::LOCAL_WRITE);
         let region = stack.alloc_mr(SHARED_LEN, Access::REMOTE_READ);
         region.write(0, &pattern(SHARED, SHARED_LEN));
         let shared = (region.rkey(), region.addr());
@@ -116,7 +116,7 @@ impl Server {
         let Some(slot) = self.free.pop() else { return };
         let options = QpOptions::new(&self.cq).max_send_wr(2).max_recv_wr(1);
         let qp = self.stack.pd.create_qp(&options).expect("a queue pair");
-        self.post_recv(&qp, slot);
+        post_recv(&qp, slot as u64, self.buffer(slot, SLOT_LEN));
         let private_data = self.private_data.as_slice().try_into().unwrap();
         let mut param = ConnParam::default();
         param.private_data = private_data;
@@ -127,12 +127,9 @@ impl Server {
         }
     }
 
-    fn post_recv(&self, qp: &Qp, slot: usize) {
-        let len = u32::try_from(SLOT_LEN).expect("a small buffer");
-        let sge = self.recv_mr.sge(slot * SLOT_LEN, len);
-        let wr = RecvWr { wr_id: slot as u64, sg_list: [sge].into() };
-        // A queue pair in Error refuses it.
-        let _ = qp.post_recv(wr);
+    /// Returns `len` bytes of the buffer of a slot.
+    fn buffer(&self, slot: usize, len: u32) -> Sge {
+        self.recv_mr.sge(slot * SLOT_LEN as usize, len)
     }
 
     fn complete(&self, wc: &ferrowarp::Wc) {
@@ -141,14 +138,11 @@ impl Server {
         if wc.status != WcStatus::Success {
             return;
         }
+        // The connection may have ended meanwhile: then they are flushed.
         if wc.opcode == WcOpcode::Recv {
-            let payload = gather(self.recv_mr.sge(slot * SLOT_LEN, wc.byte_len));
-            let operation = Operation::Send { payload, solicited: false, invalidate: None };
-            // As above.
-            let _ =
-                qp.post_send(SendWr { wr_id: wc.wr_id, operation, signaled: true, fence: false });
+            post_send(qp, wc.wr_id, self.buffer(slot, wc.byte_len));
         } else {
-            self.post_recv(qp, slot);
+            post_recv(qp, wc.wr_id, self.buffer(slot, SLOT_LEN));
         }
     }
 

@@ -1,7 +1,7 @@
 //! Packets over `tap` that a kernel's TCP does not send: pings, fragments and ICMP errors. Their
 //! queue is not a connection's.
 
-use ferrowarp::{Access, ConnectError, Payload, QpState};
+use ferrowarp::{Access, ConnectError, QpState};
 use ferrowarp_proto::wire::tcp::{Flags, Options, Segment};
 use ferrowarp_tests::peer::{Header, Role, fpdu};
 use ferrowarp_tests::{ip, netns, test_name};
@@ -75,8 +75,8 @@ fn segments_in_fragments_and_errors_reach_their_shard() {
                 assert!(found == pattern(u64::from(msn), 100));
             }
             // The answer is longer than a link on the way allows, says a router.
-            post_send(&qp, 9, Payload::inline(&pattern(9, 60)).unwrap());
-            post_send(&qp, 10, gather(region.sge(0, 1400)));
+            post_send_inline(&qp, 9, &pattern(9, 60));
+            post_send(&qp, 10, region.sge(0, 1400));
             let is_long = |segment: &Segment| segment.payload.len() > 1000;
             let (_, frame) = station.segment(local, is_long);
             let router = address(HOSTS - 1 - host).octets();

@@ -160,7 +160,7 @@ fn initiate(stack: &Stack, remote: Ipv4Addr, linked: usize) {
         mr.write(0, &pattern(number, LEN));
         post_write(qp, number, mr.sge(0, LEN_U32), *rkey, *addr);
         post_read(qp, number, mr.sge(LEN, LEN_U32), *rkey, *addr);
-        post_send(qp, number, gather(mr.sge(0, LEN_U32)));
+        post_send(qp, number, mr.sge(0, LEN_U32));
         mr
     };
     let regions: Vec<_> = (0..).zip(&links).map(post).collect();

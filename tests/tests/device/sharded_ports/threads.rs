@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ferrowarp::{
-    Access, ConnRequest, CqOptions, DriveMode, Mr, Qp, QpOptions, QpState, RecvWr, Sge, Wc,
-    WcOpcode,
+    Access, ConnRequest, CqOptions, DriveMode, Mr, Qp, QpOptions, QpState, Sge, Wc, WcOpcode,
 };
 use ferrowarp_tests::test_name;
 
@@ -152,7 +151,7 @@ impl<'a> Server<'a> {
             qp.wait_established(TIMEOUT).unwrap();
             let at = self.connections.len() - 1;
             let (qp, mr) = &self.connections[at];
-            post_send(qp, FIRST, gather(mr.sge(0, 1)));
+            post_send(qp, FIRST, mr.sge(0, 1));
         }
     }
 
@@ -192,12 +191,11 @@ impl<'a> Server<'a> {
         if wc.status != WcStatus::Success {
             assert_eq!(qp.state(), QpState::Error, "{wc:?}");
         } else if wc.opcode == WcOpcode::Recv {
-            post_send(qp, slot | ECHO, gather(buffer(mr, slot, wc.byte_len)));
+            post_send(qp, slot | ECHO, buffer(mr, slot, wc.byte_len));
             self.echoed += 1;
         } else {
-            let sg_list = [buffer(mr, slot, MESSAGE_LEN)].into();
-            // The peer may have closed after its last message.
-            let _ = qp.post_recv(RecvWr { wr_id: slot, sg_list });
+            // Flushed if the peer has closed after its last message.
+            post_recv(qp, slot, buffer(mr, slot, MESSAGE_LEN));
         }
     }
 }

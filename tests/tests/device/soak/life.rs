@@ -1,7 +1,7 @@
 //! One connection of a soak, and the ways in which it ends.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ferrowarp::{Abort, EndReason, Event, Mr, Operation, Payload, Qp, RecvWr, SendWr, SgList};
+use ferrowarp::{Abort, EndReason, Event, Mr, Post, Qp, RemoteAddr, SendRequest};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -118,17 +118,17 @@ impl Life {
         Ok(self.established == [true; 2])
     }
 
-    fn send(
+    /// Posts the request that `begin` begins.
+    fn send<'a>(
         &mut self,
         end: usize,
-        operation: Operation,
         expected: Expected,
         requests: &mut Requests,
+        begin: impl for<'p, 'q> FnOnce(&'p mut Post<'q>) -> SendRequest<'p, 'q, 'a>,
     ) -> Result<u64> {
         let qp = self.qp(end)?;
         let wr_id = requests.add(qp.id(), expected);
-        if let Err(error) = qp.post_send(SendWr { wr_id, operation, signaled: true, fence: false })
-        {
+        if let Err(error) = begin(&mut qp.post()).wr_id(wr_id).signaled().ring() {
             requests.cancel(wr_id);
             return Err(error.into());
         }
@@ -140,16 +140,14 @@ impl Life {
         let mut message = [0; MESSAGE_LEN];
         message[..4].copy_from_slice(&self.seed.to_be_bytes());
         message[4..].copy_from_slice(&u32::try_from(self.len)?.to_be_bytes());
-        let payload = Payload::Inline(message.into());
-        let operation = Operation::Send { payload, solicited: false, invalidate: None };
-        self.send(end, operation, Expected::Success, requests)
+        self.send(end, Expected::Success, requests, |post| post.send_inline(&message))
     }
 
     fn receive(&mut self, end: usize, region: &Mr, requests: &mut Requests) -> Result<u64> {
         let qp = self.qp(end)?;
         let wr_id = requests.add(qp.id(), Expected::Success);
         let place = region.sge(self.place + 2 * WRITE_MAX, u32::try_from(MESSAGE_LEN)?);
-        qp.post_recv(RecvWr { wr_id, sg_list: SgList::from([place]) })?;
+        qp.post_recv(wr_id, place)?;
         self.wr_ids[end].push(wr_id);
         Ok(wr_id)
     }
@@ -171,10 +169,9 @@ impl Life {
         expected: Expected,
     ) -> Result<u64> {
         let [left, right] = regions;
-        let payload =
-            Payload::Gather(SgList::from([left.sge(self.place, u32::try_from(self.len)?)]));
-        let (rkey, remote) = (right.rkey(), right.addr() + self.place as u64);
-        self.send(0, Operation::Write { payload, rkey, remote }, expected, requests)
+        let source = left.sge(self.place, u32::try_from(self.len)?);
+        let target = right.remote().at(self.place as u64);
+        self.send(0, expected, requests, |post| post.write(source, target))
     }
 
     /// Writes to the right end and tells it so; returns what has to complete.
@@ -215,13 +212,8 @@ impl Life {
         self.check_message(regions[0])?;
         let [left, right] = regions;
         let sink = left.sge(self.place + WRITE_MAX, u32::try_from(self.len)?);
-        let (rkey, remote) = (right.rkey(), right.addr() + self.place as u64);
-        Ok([self.send(
-            0,
-            Operation::Read { sink: [sink].into(), rkey, remote },
-            Expected::Success,
-            requests,
-        )?])
+        let source = right.remote().at(self.place as u64);
+        Ok([self.send(0, Expected::Success, requests, |post| post.read(sink, source))?])
     }
 
     /// Compares what was read; returns the bytes compared in the exchange.
@@ -260,10 +252,9 @@ impl Life {
             Ending::Disconnect(end) => self.qp(end)?.disconnect()?,
             Ending::Terminate(end) => self.qp(end)?.terminate(Abort::Operation)?,
             Ending::Violation => {
-                let payload = Payload::Inline([1].into());
-                let (rkey, remote) = (regions[1].rkey() ^ 0x5500, regions[1].addr());
-                let operation = Operation::Write { payload, rkey, remote };
-                self.send(0, operation, Expected::Any, requests)?;
+                let (rkey, addr) = (regions[1].rkey() ^ 0x5500, regions[1].addr());
+                let nowhere = RemoteAddr { addr, rkey };
+                self.send(0, Expected::Any, requests, |post| post.write_inline(&[1], nowhere))?;
             }
             Ending::Drop(end) => self.drop_qp(end, requests),
             Ending::DropBoth => [0, 1].into_iter().for_each(|end| self.drop_qp(end, requests)),

@@ -4,9 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ferrowarp::{
-    Access, ConnParam, Context, Event, Operation, Payload, QpOptions, SendWr, SgList, WcStatus,
-};
+use ferrowarp::{Access, ConnParam, Context, Event, QpOptions, WcStatus};
 
 use super::config;
 use super::tallies::Tallies;
@@ -50,14 +48,11 @@ pub(crate) fn run(tallies: &Tallies) -> Result<()> {
         passives.push(passive);
     }
     for active in &actives {
-        let wrs = (0..WRITES.0).map(|_| {
-            let payload = Payload::Gather(SgList::from([source.sge(0, WRITES.1)]));
-            let (rkey, remote) = (sink.rkey(), sink.addr());
-            let operation = Operation::Write { payload, rkey, remote };
-            SendWr { wr_id: 0, operation, signaled: true, fence: false }
-        });
-        let (posted, error) = active.post_sends(wrs);
-        ensure!(posted == WRITES.0, "lost peer: {error:?}");
+        let mut post = active.post();
+        for _ in 0..WRITES.0 {
+            post.write(source.sge(0, WRITES.1), sink.remote()).signaled();
+        }
+        post.ring().context("lost peer")?;
     }
     left.drive();
     // The last handles of the right context.

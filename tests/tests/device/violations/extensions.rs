@@ -1,15 +1,15 @@
 //! The same for RFC 7306: invalid atomic operations and Immediate Data, and a peer's on a
 //! connection without RFC 7306.
 
-use ferrowarp::{AtomicOp, Operation, WcOpcode};
+use ferrowarp::{AtomicOp, RemoteAddr, WcOpcode};
 use ferrowarp_tests::peer::{AtomicRequest, AtomicResponse};
-use ferrowarp_tests::stack::{post, post_read};
+use ferrowarp_tests::stack::post_read;
 use ferrowarp_tests::test_name;
 
 use super::*;
 
 /// A 64-bit word of the peer: STag and address in the stack's requests.
-const REMOTE: (u32, u64) = (peer::PEER_STAG, 64);
+const REMOTE: RemoteAddr = RemoteAddr { addr: 64, rkey: peer::PEER_STAG };
 
 /// A FetchAdd of 5 on queue 1.
 fn atomic(stag: u32, to: u64) -> Vec<u8> {
@@ -299,14 +299,13 @@ fn each_invalid_atomic_response_gets_its_terminate() {
         // The responder may not send before the initiator's first FPDU.
         peer.send_ulpdu(&write(0, 0, 0)).unwrap();
         let (is_after_read, _) = answer_cases(0)[index];
-        let (rkey, remote) = REMOTE;
         if is_after_read {
-            post_read(&qp, 10, sink.sge(8, 8), rkey, remote);
+            post_read(&qp, 10, sink.sge(8, 8), REMOTE.rkey, REMOTE.addr);
             // Not answered.
             assert_eq!(peer.recv_ulpdu().unwrap().unwrap()[1], 0x40 | opcode::READ_REQUEST);
         }
         let op = AtomicOp::fetch_add(3);
-        post(&qp, 11, Operation::Atomic { op, sink: sink.sge(0, 8), rkey, remote });
+        qp.post().atomic(op, sink.sge(0, 8), REMOTE).wr_id(11).signaled().ring().unwrap();
         let request = peer.recv_ulpdu().unwrap().unwrap();
         assert_eq!(request[1], 0x40 | opcode::ATOMIC_REQUEST);
         let id = u32::from_be_bytes(request[22..26].try_into().unwrap());

@@ -128,6 +128,10 @@ impl<E: Env> Connection<E> {
                 private_data,
             }),
         });
+        if qp.take_early_sends(&mut cx.verbs) {
+            qp.execute_local_ops(&mut cx.verbs);
+            self.make_ready(&mut cx.schedule);
+        }
         // The FPDUs behind the startup frame of the peer, in the same segments.
         self.process_buffered_fpdus(cx, now, buffered);
     }

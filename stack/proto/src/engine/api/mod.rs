@@ -140,28 +140,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.by_id(qp).map(|qp| qp.stream.access_scope())
     }
 
-    /// Posts a work request to the send queue.
+    /// Posts a work request to the send queue. It waits there until the queue pair is connected, and
+    /// is flushed after the end of the connection.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted. `QueueFull` also if the application posts to
     /// the queue itself: see [`Engine::create_qp_with`].
     pub fn post_send(&mut self, qp: QpId, wr: SendWr) -> Result<(), PostError> {
-        let Self { connections, cx, .. } = self;
-        let qp = cx.qps.by_id_mut(qp).ok_or(PostError::NoSuchQp)?;
-        let is_local = wr.operation.is_local();
-        qp.post_send(&mut cx.verbs, &wr)?;
-        if is_local {
-            qp.execute_local_ops(&mut cx.verbs);
-        }
-        if let Some(conn) = qp.conn.and_then(|conn| connections.get_mut(conn)) {
-            conn.make_ready(&mut cx.schedule);
-        }
+        let found = self.cx.qps.by_id_mut(qp).ok_or(PostError::NoSuchQp)?;
+        found.post_send(&wr)?;
+        self.take_sends(qp, usize::MAX);
         Ok(())
     }
 
     /// Takes the requests that were posted to a send queue, at most `max`; returns their number,
     /// and whether there are more. They are executed, or rejected if the connection has changed
-    /// since they were posted.
+    /// since they were posted. Before the connection none is taken: call again once it is
+    /// established.
     pub fn take_sends(&mut self, qp: QpId, max: usize) -> (usize, bool) {
         let Self { connections, cx, .. } = self;
         let Some(qp) = cx.qps.by_id_mut(qp) else { return (0, false) };

@@ -22,7 +22,8 @@ impl Admission {
 }
 
 impl Requester {
-    /// Posts a request and takes it. The caller has checked the rights of the connection.
+    /// Posts a request, which [`Requester::take_posted`] takes. The caller has checked the rights of
+    /// the connection.
     ///
     /// # Errors
     /// [`PostError`]; `QueueFull` also if the application posts itself.
@@ -31,8 +32,19 @@ impl Requester {
         let producer = self.producer.as_mut().ok_or(PostError::QueueFull)?;
         let posted = wr.post_to(producer);
         producer.publish();
-        self.take_posted(Admission::ALL, usize::MAX);
         posted
+    }
+
+    /// Posts a request and takes it.
+    #[cfg(test)]
+    pub(in crate::rdmap) fn post_and_take(&mut self, wr: &SendWr) {
+        self.post(wr).expect("a free place");
+        self.take_posted(Admission::ALL, usize::MAX);
+    }
+
+    /// True if requests are posted by [`Requester::post`].
+    pub(crate) const fn has_producer(&self) -> bool {
+        self.producer.is_some()
     }
 
     /// Takes the next posted requests, at most `max`; returns their number. A rejected one

@@ -134,7 +134,7 @@ fn short_ways_build_what_the_general_one_builds() {
     ];
     let build = |takes_short_ways: bool| {
         let mut requester = Requester::new(SqCap::new(requests.len()));
-        requests.iter().for_each(|request| requester.post(request).unwrap());
+        requests.iter().for_each(|request| requester.post_and_take(request));
         let (mut ulpdus, mut short_count) = (Vec::new(), [0; 2]);
         while requester.can_build() {
             for (index, count) in short_count.iter_mut().enumerate().filter(|_| takes_short_ways) {

@@ -2,8 +2,8 @@
 
 use super::SqProducer;
 use super::wqe::{
-    COUNT_SHIFT, OPERANDS, PAYLOAD, SLOT_COUNT_SHIFT, SendFlags, WORD_LEN, WR_ID, WqeOpcode,
-    ZERO_BASED,
+    CONTROL, COUNT_SHIFT, FLAGS_SHIFT, OPERANDS, PAYLOAD, SLOT_COUNT_MASK, SLOT_COUNT_SHIFT,
+    STAG_SHIFT, SendFlags, WORD_LEN, WR_ID, WqeOpcode, ZERO_BASED,
 };
 use crate::ddp::atomic::ATOMIC_LEN;
 use crate::ddp::regions::Stag;
@@ -81,17 +81,17 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// Stores words 0 to 2 of a request of `words` words, with so many SGEs or inline bytes;
-    /// returns its number of slots.
+    /// Stores words 0 to 2 of a request of `words` words, with so many SGEs or inline bytes.
     #[inline(always)]
-    fn put_head(&self, opcode: WqeOpcode, head: &WqeHead, count: usize, words: usize) -> u64 {
+    fn put_head(&self, opcode: WqeOpcode, head: &WqeHead, count: usize, words: usize) -> WqePlace {
         let slots = words.div_ceil(SLOT_WORDS) as u64;
-        let low = u64::from(opcode as u8) | u64::from(head.flags.bits()) << 8;
+        let low = u64::from(opcode as u8) | u64::from(head.flags.bits()) << FLAGS_SHIFT;
         let counts = (count as u64) << COUNT_SHIFT | slots << SLOT_COUNT_SHIFT;
+        let control = low | counts | u64::from(head.stag) << STAG_SHIFT;
         self.put(WR_ID, head.wr_id);
-        self.put(1, low | counts | u64::from(head.stag) << 32);
+        self.put(CONTROL, control);
         self.put(2, head.remote);
-        slots
+        WqePlace { number: self.number, control }
     }
 
     #[inline(always)]
@@ -125,6 +125,46 @@ impl<'a> Emitter<'a> {
     }
 }
 
+/// Place of a request that is not published, and can still be changed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WqePlace {
+    /// Number of its first slot.
+    number: u64,
+    /// Its word 1.
+    control: u64,
+}
+
+/// Changes of a request that was posted after the last [`SqProducer::publish`].
+impl SqProducer {
+    /// Sets the work request ID.
+    #[inline(always)]
+    pub fn set_wr_id(&mut self, place: &WqePlace, wr_id: u64) {
+        self.0.slots().get(place.number).store(WR_ID, wr_id);
+    }
+
+    /// Sets flags, in addition to those that it has.
+    #[inline(always)]
+    pub fn set_flags(&mut self, place: &mut WqePlace, flags: SendFlags) {
+        self.set_control(place, place.control | u64::from(flags.bits()) << FLAGS_SHIFT);
+    }
+
+    /// Makes a Send one with Invalidate; changes no other request.
+    #[inline(always)]
+    pub fn set_invalidate(&mut self, place: &mut WqePlace, stag: Stag) {
+        if place.control & 0xff == WqeOpcode::Send as u64 {
+            let flags = u64::from(SendFlags::INVALIDATE.bits()) << FLAGS_SHIFT;
+            let low = place.control & (1 << STAG_SHIFT) - 1;
+            self.set_control(place, low | flags | u64::from(stag) << STAG_SHIFT);
+        }
+    }
+
+    #[inline(always)]
+    fn set_control(&mut self, place: &mut WqePlace, control: u64) {
+        place.control = control;
+        self.0.slots().get(place.number).store(CONTROL, control);
+    }
+}
+
 /// The encoder: each call writes a request to the queue, which [`SqProducer::publish`] passes to
 /// the stack.
 ///
@@ -140,16 +180,40 @@ impl SqProducer {
         opcode: WqeOpcode,
         head: &WqeHead,
         payload: WqePayload<'_>,
-    ) -> Result<(), PostError> {
+    ) -> Result<WqePlace, PostError> {
         debug_assert!(matches!(opcode, WqeOpcode::Send | WqeOpcode::Write | WqeOpcode::Read));
         // Nearly every request: its length is a constant, and within every limit.
         if let WqePayload::Sge(sge) | WqePayload::Gather(&[sge]) = payload {
-            return self.0.post(|slots, number| {
-                let out = Emitter::new(slots, number);
-                out.put_sge(PAYLOAD, &sge);
-                out.put_head(opcode, head, 1, PAYLOAD + 2)
-            });
+            let number = self.0.begin()?;
+            let out = Emitter::new(self.0.slots(), number);
+            out.put_sge(PAYLOAD, &sge);
+            let place = out.put_head(opcode, head, 1, PAYLOAD + 2);
+            return Ok(self.end(place));
         }
+        // The same is true of few bytes: they fit the first slot.
+        if let WqePayload::Inline(bytes) = payload
+            && opcode != WqeOpcode::Read
+            && bytes.len() <= WORD_LEN * (SLOT_WORDS - PAYLOAD)
+            && bytes.len() <= usize::from(self.0.max().len)
+        {
+            let number = self.0.begin()?;
+            let out = Emitter::new(self.0.slots(), number);
+            out.put_bytes(PAYLOAD, bytes);
+            let head = WqeHead { flags: head.flags.and(SendFlags::INLINE), ..*head };
+            let place = out.put_head(opcode, &head, bytes.len(), SLOT_WORDS);
+            return Ok(self.end(place));
+        }
+        self.post_other(opcode, head, payload)
+    }
+
+    /// [`SqProducer::post`] for any payload.
+    #[inline(never)]
+    fn post_other(
+        &mut self,
+        opcode: WqeOpcode,
+        head: &WqeHead,
+        payload: WqePayload<'_>,
+    ) -> Result<WqePlace, PostError> {
         let payload = match payload {
             // A Read Request has a sink, also for no bytes.
             WqePayload::Gather([]) if opcode == WqeOpcode::Read => Sge::default().into(),
@@ -158,27 +222,25 @@ impl SqProducer {
             }
             other => other,
         };
-        self.post_at(opcode, head, PAYLOAD, payload, |_| {})
+        self.post_at(opcode, head, PAYLOAD, payload, [0; WORD_LEN])
     }
 
     /// Posts an RDMA Write followed by Immediate Data.
     ///
     /// # Errors
     /// As [`SqProducer::post`].
-    #[inline(never)]
     pub fn post_write_immediate(
         &mut self,
         head: &WqeHead,
         data: ImmediateData,
         payload: WqePayload<'_>,
-    ) -> Result<(), PostError> {
+    ) -> Result<WqePlace, PostError> {
         // RFC 7306 section 5: the 8 bytes of Immediate Data follow the Write in a message.
-        self.post_at(WqeOpcode::WriteImmediate, head, PAYLOAD + 1, payload, |out| {
-            out.put(PAYLOAD, u64::from_ne_bytes(data));
-        })
+        self.post_at(WqeOpcode::WriteImmediate, head, PAYLOAD + 1, payload, data)
     }
 
-    /// Posts a request with its payload from word `at` on; `put_rest` stores what is before it.
+    /// Posts a request with its payload from word `at` on, and `data` in the first word that the
+    /// payload may have.
     #[inline(always)]
     fn post_at(
         &mut self,
@@ -186,8 +248,8 @@ impl SqProducer {
         head: &WqeHead,
         at: usize,
         payload: WqePayload<'_>,
-        put_rest: impl FnOnce(&Emitter<'_>),
-    ) -> Result<(), PostError> {
+        data: ImmediateData,
+    ) -> Result<WqePlace, PostError> {
         match payload {
             WqePayload::Sge(_) => {}
             WqePayload::Gather(list) => {
@@ -205,23 +267,26 @@ impl SqProducer {
                 }
             }
         }
-        self.0.post(|slots, number| {
-            let out = Emitter::new(slots, number);
-            put_rest(&out);
-            let (count, words, inline) = match &payload {
-                WqePayload::Sge(sge) => {
-                    (1, out.put_sges(at, std::slice::from_ref(sge)), SendFlags::default())
-                }
-                WqePayload::Gather(list) => {
-                    (list.len(), out.put_sges(at, list), SendFlags::default())
-                }
-                WqePayload::Inline(bytes) => {
-                    (bytes.len(), out.put_bytes(at, bytes), SendFlags::INLINE)
-                }
-            };
-            let head = WqeHead { flags: head.flags.and(inline), ..*head };
-            out.put_head(opcode, &head, count, at + words)
-        })
+        let number = self.0.begin()?;
+        let out = Emitter::new(self.0.slots(), number);
+        if at > PAYLOAD {
+            out.put(PAYLOAD, u64::from_ne_bytes(data));
+        }
+        let (count, words, inline) = match payload {
+            WqePayload::Sge(sge) => (1, out.put_sges(at, &[sge]), SendFlags::NONE),
+            WqePayload::Gather(list) => (list.len(), out.put_sges(at, list), SendFlags::NONE),
+            WqePayload::Inline(bytes) => (bytes.len(), out.put_bytes(at, bytes), SendFlags::INLINE),
+        };
+        let head = WqeHead { flags: head.flags.and(inline), ..*head };
+        let place = out.put_head(opcode, &head, count, at + words);
+        Ok(self.end(place))
+    }
+
+    /// Ends the request in this place.
+    #[inline(always)]
+    fn end(&mut self, place: WqePlace) -> WqePlace {
+        self.0.end(place.control >> SLOT_COUNT_SHIFT & SLOT_COUNT_MASK);
+        place
     }
 
     /// Posts Immediate Data alone; `remote` and `stag` of `head` are not used.
@@ -229,7 +294,11 @@ impl SqProducer {
     /// # Errors
     /// `QueueFull`.
     #[inline(never)]
-    pub fn post_immediate(&mut self, head: &WqeHead, data: ImmediateData) -> Result<(), PostError> {
+    pub fn post_immediate(
+        &mut self,
+        head: &WqeHead,
+        data: ImmediateData,
+    ) -> Result<WqePlace, PostError> {
         // They need no address, so they take its word.
         let head = WqeHead { remote: u64::from_ne_bytes(data), stag: 0, ..*head };
         self.post_words(WqeOpcode::Immediate, &head, &[])
@@ -245,7 +314,7 @@ impl SqProducer {
         head: &WqeHead,
         op: AtomicOp,
         sink: &Sge,
-    ) -> Result<(), PostError> {
+    ) -> Result<WqePlace, PostError> {
         const LEN: u64 = ATOMIC_LEN as u64;
         if !head.remote.is_multiple_of(LEN) || u64::from(sink.len) != LEN {
             return Err(PostError::Misaligned);
@@ -260,14 +329,14 @@ impl SqProducer {
                 (WqeOpcode::CmpSwap, [compare, compare_mask, swap, swap_mask], 4)
             }
         };
-        self.0.post(|slots, number| {
-            let out = Emitter::new(slots, number);
-            out.put_sge(PAYLOAD, sink);
-            for (index, &operand) in operands[..count].iter().enumerate() {
-                out.put(OPERANDS + index, operand);
-            }
-            out.put_head(opcode, head, 1, OPERANDS + count)
-        })
+        let number = self.0.begin()?;
+        let out = Emitter::new(self.0.slots(), number);
+        out.put_sge(PAYLOAD, sink);
+        for (index, &operand) in operands[..count].iter().enumerate() {
+            out.put(OPERANDS + index, operand);
+        }
+        let place = out.put_head(opcode, head, 1, OPERANDS + count);
+        Ok(self.end(place))
     }
 
     /// Posts the binding of a memory window, a local operation: the send queue keeps its place
@@ -281,7 +350,7 @@ impl SqProducer {
         wr_id: u64,
         flags: SendFlags,
         bind: &Bind,
-    ) -> Result<(), PostError> {
+    ) -> Result<WqePlace, PostError> {
         let zero_based = if bind.zero_based { ZERO_BASED } else { 0 };
         let rest = u64::from(bind.lkey) | u64::from(bind.access.bits()) << 32 | zero_based;
         let head = WqeHead { wr_id, flags, stag: bind.rkey, remote: bind.addr };
@@ -298,7 +367,7 @@ impl SqProducer {
         wr_id: u64,
         flags: SendFlags,
         stag: Stag,
-    ) -> Result<(), PostError> {
+    ) -> Result<WqePlace, PostError> {
         let head = WqeHead { wr_id, flags, stag, remote: 0 };
         self.post_words(WqeOpcode::Invalidate, &head, &[])
     }
@@ -309,13 +378,13 @@ impl SqProducer {
         opcode: WqeOpcode,
         head: &WqeHead,
         words: &[u64],
-    ) -> Result<(), PostError> {
-        self.0.post(|slots, number| {
-            let out = Emitter::new(slots, number);
-            for (index, &word) in words.iter().enumerate() {
-                out.put(PAYLOAD + index, word);
-            }
-            out.put_head(opcode, head, 0, PAYLOAD + words.len())
-        })
+    ) -> Result<WqePlace, PostError> {
+        let number = self.0.begin()?;
+        let out = Emitter::new(self.0.slots(), number);
+        for (index, &word) in words.iter().enumerate() {
+            out.put(PAYLOAD + index, word);
+        }
+        let place = out.put_head(opcode, head, 0, PAYLOAD + words.len());
+        Ok(self.end(place))
     }
 }

@@ -259,6 +259,6 @@ fn request_beyond_a_limit_by_one_is_refused() {
         let head = WqeHead { remote, ..head };
         assert_eq!(producer.post_atomic(&head, op, &sge(len)), Err(PostError::Misaligned));
     }
-    assert_eq!(producer.post_atomic(&head, op, &sge(8)), Ok(()));
+    assert!(producer.post_atomic(&head, op, &sge(8)).is_ok());
     assert_eq!(producer.post_immediate(&head, [0; 8]), Err(PostError::QueueFull));
 }

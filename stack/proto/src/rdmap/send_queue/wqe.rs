@@ -34,17 +34,23 @@ use crate::work_queue::slots::{SLOT_WORDS, Slot, Slots};
 pub(super) const PAYLOAD: usize = 3;
 /// Word of the work request ID.
 pub(super) const WR_ID: usize = 0;
+/// Word of the operation, the flags and so on.
+pub(super) const CONTROL: usize = 1;
 /// First word of an atomic operation's operands.
 pub(super) const OPERANDS: usize = PAYLOAD + 2;
 /// Bytes per word.
 pub(super) const WORD_LEN: usize = size_of::<u64>();
 
+/// Bit of word 1 from which on it has the flags.
+pub(super) const FLAGS_SHIFT: u32 = 8;
+/// Bit of word 1 from which on it has the STag.
+pub(super) const STAG_SHIFT: u32 = 32;
 /// Bit of word 1 from which on it has the number of SGEs, or of inline bytes.
 pub(super) const COUNT_SHIFT: u32 = 16;
 /// Bit of word 1 from which on it has the number of slots.
 pub(super) const SLOT_COUNT_SHIFT: u32 = 28;
 const COUNT_MASK: u64 = (1 << (SLOT_COUNT_SHIFT - COUNT_SHIFT)) - 1;
-const SLOT_COUNT_MASK: u64 = (1 << (32 - SLOT_COUNT_SHIFT)) - 1;
+pub(super) const SLOT_COUNT_MASK: u64 = (1 << (32 - SLOT_COUNT_SHIFT)) - 1;
 
 /// Returns the slots of the longest request with at most so many SGEs and inline bytes: a Write
 /// with Immediate Data and the longest payload, or a `CmpSwap`.
@@ -190,6 +196,8 @@ impl OpcodeSet {
 pub struct SendFlags(u8);
 
 impl SendFlags {
+    /// None.
+    pub const NONE: Self = Self(0);
     /// Starts when all earlier Reads and atomic operations have completed (`IBV_SEND_FENCE`).
     pub const FENCE: Self = Self(1);
     /// Success is reported too; errors always are (`IBV_SEND_SIGNALED`).
@@ -305,7 +313,7 @@ impl<'a> Wqe<'a> {
     #[inline(always)]
     pub(super) fn new(slots: &'a Slots, number: u64) -> Self {
         let first = slots.get(number);
-        Self { slots, first, number, control: Control(first.load(1)) }
+        Self { slots, first, number, control: Control(first.load(CONTROL)) }
     }
 
     /// The request in the slots from `number` on, whose word 1 is known.

@@ -50,7 +50,7 @@ fn request(wr_id: u64, operation: Operation) -> SendWr {
 
 impl Fixture {
     fn post(&mut self, wr_id: u64, operation: Operation) {
-        self.stream.requester.post(&request(wr_id, operation)).unwrap();
+        self.stream.requester.post_and_take(&request(wr_id, operation));
     }
 
     fn post_receive(&mut self, wr_id: u64, addr: u64, len: u32) {
@@ -249,7 +249,7 @@ fn requests_of_a_read_wait_for_credits_and_let_nothing_overtake_it() {
     let (mut left, mut right) = (fixture(), fixture());
     post_read_to_pieces(&mut left, &right, 0, &[4; 3]);
     let fenced = SendWr { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
-    left.stream.requester.post(&fenced).unwrap();
+    left.stream.requester.post_and_take(&fenced);
     assert!(!left.stream.has_sent());
     for _ in 0..2 {
         let ulpdu = left.build(1000);
@@ -340,7 +340,7 @@ fn fence_waits_for_earlier_reads() {
     let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.read(&right, 0, 3000, 4));
     let fenced = SendWr { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
-    left.stream.requester.post(&fenced).unwrap();
+    left.stream.requester.post_and_take(&fenced);
     right.on_ulpdu(&left.build(1000)).unwrap();
     assert!(!left.stream.can_build());
     left.on_ulpdu(&right.build(1000)).unwrap();

@@ -24,6 +24,22 @@ impl Qp {
         }
     }
 
+    /// Gives the queue pair to some shard, unless it belongs to one already.
+    ///
+    /// # Errors
+    /// As [`Qp::bind`], but for `WrongShard`.
+    pub(super) fn bind_to_any(&self) -> Result<(), CmError> {
+        if self.shared.binding().get().is_some() {
+            return Ok(());
+        }
+        let shard = self.context().shards.select().ok_or(CmError::Gone)?;
+        match self.bind(shard) {
+            // Another thread was faster.
+            Ok(()) | Err(CmError::WrongShard) => Ok(()),
+            error => error,
+        }
+    }
+
     /// Gives the queue pair to a shard, unless it belongs to that one already. If one of its
     /// completion queues has overrun it ends there.
     ///

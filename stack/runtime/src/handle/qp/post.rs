@@ -6,7 +6,7 @@ use ferrowarp_lockfree::spin_lock::LockGuard;
 use ferrowarp_proto::ddp::regions::Stag;
 use ferrowarp_proto::rdmap::operation::{AtomicOp, Bind, ImmediateData, Sge};
 use ferrowarp_proto::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
-use ferrowarp_proto::rdmap::send_queue::{SqProducer, WqeHead, WqePayload};
+use ferrowarp_proto::rdmap::send_queue::{SqProducer, WqeHead, WqePayload, WqePlace};
 use ferrowarp_proto::verbs::wr::{PostError, SendRights};
 
 use super::Qp;
@@ -14,9 +14,9 @@ use crate::handle::mr::RemoteAddr;
 
 /// Send requests on their way to the send queue of a queue pair ([`Qp::post`]).
 ///
-/// Each call encodes a request into the queue, at the end of its statement. [`Post::ring`] passes
-/// all of them to the stack, with one store and one doorbell; so does the drop, which reports no
-/// error. After an error nothing more is posted.
+/// Each call writes a request to the queue, where the [`SendRequest`] that it returns may still
+/// change it. [`Post::ring`] passes all of them to the stack, with one store and one doorbell; so
+/// does the drop, which reports no error. After an error nothing more is posted.
 ///
 /// The send queue is locked meanwhile, for other threads too: a second one in the same thread would
 /// wait for ever. `Context::close` waits for it, for a second at most; then nothing was posted.
@@ -37,7 +37,8 @@ pub struct Post<'q> {
     qp: &'q Qp,
     queue: Option<LockGuard<'q, SqProducer>>,
     rights: SendRights,
-    count: usize,
+    /// [`SqProducer::posted`] at the beginning.
+    start: u64,
     error: Option<PostError>,
 }
 
@@ -53,24 +54,12 @@ pub struct PostRefused {
     pub posted: usize,
 }
 
-/// A send request that is posted when it is dropped: at the end of its statement
-/// (verbs: `ibv_send_wr`). Unless it is [`SendRequest::signaled`] only its failure is reported.
-pub struct SendRequest<'p, 'q, 'a> {
+/// A send request that was posted, and can still be changed (verbs: `ibv_send_wr`). Unless it is
+/// [`SendRequest::signaled`] only its failure is reported.
+pub struct SendRequest<'p, 'q> {
     post: &'p mut Post<'q>,
-    head: WqeHead,
-    operation: Operation<'a>,
-}
-
-/// What a request does.
-#[derive(Debug)]
-enum Operation<'a> {
-    /// Send, RDMA Write or RDMA Read.
-    Message(WqeOpcode, WqePayload<'a>),
-    WriteImmediate(ImmediateData, WqePayload<'a>),
-    Immediate(ImmediateData),
-    Atomic(AtomicOp, Sge),
-    Bind(Bind),
-    Invalidate,
+    /// Its place in the queue; `None` if it was refused.
+    place: Option<WqePlace>,
 }
 
 impl Qp {
@@ -82,11 +71,12 @@ impl Qp {
     pub fn post(&self) -> Post<'_> {
         match self.shared.lock_sends() {
             Ok((queue, rights)) => {
-                Post { qp: self, queue: Some(queue), rights, count: 0, error: None }
+                let start = queue.posted();
+                Post { qp: self, queue: Some(queue), rights, start, error: None }
             }
             Err(error) => {
                 let (queue, rights) = (None, SendRights::NONE);
-                Post { qp: self, queue, rights, count: 0, error: Some(error) }
+                Post { qp: self, queue, rights, start: 0, error: Some(error) }
             }
         }
     }
@@ -96,14 +86,14 @@ impl<'q> Post<'q> {
     /// A Send (`IBV_WR_SEND`): the message goes to a buffer that the peer has posted.
     #[doc(alias = "ibv_wr_send")]
     #[inline(always)]
-    pub fn send<'a>(&mut self, message: impl Into<WqePayload<'a>>) -> SendRequest<'_, 'q, 'a> {
+    pub fn send<'a>(&mut self, message: impl Into<WqePayload<'a>>) -> SendRequest<'_, 'q> {
         self.message(WqeOpcode::Send, message.into(), RemoteAddr::default())
     }
 
     /// A Send of bytes that are copied into the request (`IBV_SEND_INLINE`): at most
     /// [`QpOptions::max_inline_data`](crate::QpOptions::max_inline_data).
     #[inline(always)]
-    pub fn send_inline<'a>(&mut self, message: &'a [u8]) -> SendRequest<'_, 'q, 'a> {
+    pub fn send_inline(&mut self, message: &[u8]) -> SendRequest<'_, 'q> {
         self.send(WqePayload::Inline(message))
     }
 
@@ -114,17 +104,17 @@ impl<'q> Post<'q> {
         &mut self,
         source: impl Into<WqePayload<'a>>,
         remote: impl Into<RemoteAddr>,
-    ) -> SendRequest<'_, 'q, 'a> {
+    ) -> SendRequest<'_, 'q> {
         self.message(WqeOpcode::Write, source.into(), remote.into())
     }
 
     /// An RDMA Write of bytes that are copied into the request; as [`Post::send_inline`].
     #[inline(always)]
-    pub fn write_inline<'a>(
+    pub fn write_inline(
         &mut self,
-        source: &'a [u8],
+        source: &[u8],
         remote: impl Into<RemoteAddr>,
-    ) -> SendRequest<'_, 'q, 'a> {
+    ) -> SendRequest<'_, 'q> {
         self.write(WqePayload::Inline(source), remote)
     }
 
@@ -137,24 +127,35 @@ impl<'q> Post<'q> {
         source: impl Into<WqePayload<'a>>,
         remote: impl Into<RemoteAddr>,
         data: ImmediateData,
-    ) -> SendRequest<'_, 'q, 'a> {
-        self.begin(Operation::WriteImmediate(data, source.into()), remote.into())
+    ) -> SendRequest<'_, 'q> {
+        let mut place = None;
+        if let Some(queue) = self.queue_for(WqeOpcode::WriteImmediate) {
+            let posted = queue.post_write_immediate(&head_of(remote.into()), data, source.into());
+            place = self.note(posted);
+        }
+        SendRequest { post: self, place }
     }
 
     /// Immediate Data: consumes a receive of the peer and writes nothing to it. RFC 7306.
     #[inline(always)]
-    pub fn immediate(&mut self, data: ImmediateData) -> SendRequest<'_, 'q, 'static> {
-        self.begin(Operation::Immediate(data), RemoteAddr::default())
+    pub fn immediate(&mut self, data: ImmediateData) -> SendRequest<'_, 'q> {
+        let mut place = None;
+        if let Some(queue) = self.queue_for(WqeOpcode::Immediate) {
+            let posted = queue.post_immediate(&WqeHead::default(), data);
+            place = self.note(posted);
+        }
+        SendRequest { post: self, place }
     }
 
-    /// An RDMA Read of the peer's memory to `sink` (`IBV_WR_RDMA_READ`).
+    /// An RDMA Read of the peer's memory to `sink` (`IBV_WR_RDMA_READ`). Each element of a list
+    /// takes a Read Request, and a credit of the ORD.
     #[doc(alias = "ibv_wr_rdma_read")]
     #[inline(always)]
     pub fn read<'a>(
         &mut self,
         sink: impl Into<WqePayload<'a>>,
         remote: impl Into<RemoteAddr>,
-    ) -> SendRequest<'_, 'q, 'a> {
+    ) -> SendRequest<'_, 'q> {
         self.message(WqeOpcode::Read, sink.into(), remote.into())
     }
 
@@ -172,16 +173,26 @@ impl<'q> Post<'q> {
         op: AtomicOp,
         sink: Sge,
         remote: impl Into<RemoteAddr>,
-    ) -> SendRequest<'_, 'q, 'static> {
-        self.begin(Operation::Atomic(op, sink), remote.into())
+    ) -> SendRequest<'_, 'q> {
+        let mut place = None;
+        if let Some(queue) = self.queue_for(WqeOpcode::FetchAdd) {
+            let posted = queue.post_atomic(&head_of(remote.into()), op, &sink);
+            place = self.note(posted);
+        }
+        SendRequest { post: self, place }
     }
 
     /// Binds a memory window for the peer of this queue pair (`IBV_WR_BIND_MW`). Requests posted
     /// after it may advertise its STag.
     #[doc(alias = "ibv_wr_bind_mw")]
     #[inline(always)]
-    pub fn bind(&mut self, bind: Bind) -> SendRequest<'_, 'q, 'static> {
-        self.begin(Operation::Bind(bind), RemoteAddr::default())
+    pub fn bind(&mut self, bind: Bind) -> SendRequest<'_, 'q> {
+        let mut place = None;
+        if let Some(queue) = self.queue_for(WqeOpcode::Bind) {
+            let posted = queue.post_bind(0, SendFlags::NONE, &bind);
+            place = self.note(posted);
+        }
+        SendRequest { post: self, place }
     }
 
     /// Invalidates an STag that is valid for this queue pair only, of a window bound through it or
@@ -189,96 +200,118 @@ impl<'q> Post<'q> {
     /// that STag, unless it is fenced.
     #[doc(alias = "ibv_wr_local_inv")]
     #[inline(always)]
-    pub fn invalidate(&mut self, stag: Stag) -> SendRequest<'_, 'q, 'static> {
-        self.begin(Operation::Invalidate, RemoteAddr { addr: 0, rkey: stag })
+    pub fn invalidate(&mut self, stag: Stag) -> SendRequest<'_, 'q> {
+        let mut place = None;
+        if let Some(queue) = self.queue_for(WqeOpcode::Invalidate) {
+            let posted = queue.post_invalidate(0, SendFlags::NONE, stag);
+            place = self.note(posted);
+        }
+        SendRequest { post: self, place }
     }
 
-    /// Passes the requests to the stack; returns their number.
+    /// Passes the requests to the stack.
     ///
     /// # Errors
     /// [`PostRefused`], with the number of requests that were posted all the same.
     #[inline]
-    pub fn ring(mut self) -> Result<usize, PostRefused> {
-        self.publish();
-        match self.error {
-            None => Ok(self.count),
-            Some(error) => Err(PostRefused { error, posted: self.count }),
+    pub fn ring(mut self) -> Result<(), PostRefused> {
+        self.publish()
+    }
+
+    #[inline(always)]
+    fn message(
+        &mut self,
+        opcode: WqeOpcode,
+        payload: WqePayload<'_>,
+        remote: RemoteAddr,
+    ) -> SendRequest<'_, 'q> {
+        let mut place = None;
+        if let Some(queue) = self.queue_for(opcode) {
+            let posted = queue.post(opcode, &head_of(remote), payload);
+            place = self.note(posted);
+        }
+        SendRequest { post: self, place }
+    }
+
+    /// Returns the queue to which a request may be posted, if the connection has the right to it.
+    // No closures here: the compiler would not always inline them.
+    #[inline(always)]
+    fn queue_for(&mut self, opcode: WqeOpcode) -> Option<&mut SqProducer> {
+        if self.error.is_some() {
+            return None;
+        }
+        match (&mut self.queue, self.rights.check(opcode)) {
+            (Some(queue), Ok(())) => Some(queue),
+            (_, Err(error)) => {
+                self.error = Some(error);
+                None
+            }
+            (None, _) => {
+                self.error = Some(PostError::Gone);
+                None
+            }
         }
     }
 
+    /// Notes an error; returns the place of a request that was posted.
     #[inline(always)]
-    fn message<'a>(
-        &mut self,
-        opcode: WqeOpcode,
-        payload: WqePayload<'a>,
-        remote: RemoteAddr,
-    ) -> SendRequest<'_, 'q, 'a> {
-        self.begin(Operation::Message(opcode, payload), remote)
-    }
-
-    #[inline(always)]
-    fn begin<'a>(
-        &mut self,
-        operation: Operation<'a>,
-        remote: RemoteAddr,
-    ) -> SendRequest<'_, 'q, 'a> {
-        let RemoteAddr { addr, rkey } = remote;
-        let head = WqeHead { wr_id: 0, flags: SendFlags::default(), stag: rkey, remote: addr };
-        SendRequest { post: self, head, operation }
-    }
-
-    /// Encodes a request.
-    #[inline(always)]
-    fn encode(&mut self, head: &WqeHead, operation: &Operation<'_>) -> Result<(), PostError> {
-        let Some(queue) = &mut self.queue else { return Ok(()) };
-        match *operation {
-            Operation::Message(opcode, payload) => {
-                self.rights.check(opcode)?;
-                queue.post(opcode, head, payload)
+    fn note(&mut self, posted: Result<WqePlace, PostError>) -> Option<WqePlace> {
+        match posted {
+            Ok(place) => Some(place),
+            Err(error) => {
+                self.error = Some(error);
+                None
             }
-            Operation::WriteImmediate(data, payload) => {
-                self.rights.check(WqeOpcode::WriteImmediate)?;
-                queue.post_write_immediate(head, data, payload)
-            }
-            Operation::Immediate(data) => {
-                self.rights.check(WqeOpcode::Immediate)?;
-                queue.post_immediate(head, data)
-            }
-            Operation::Atomic(op, ref sink) => {
-                self.rights.check(WqeOpcode::FetchAdd)?;
-                queue.post_atomic(head, op, sink)
-            }
-            Operation::Bind(ref bind) => queue.post_bind(head.wr_id, head.flags, bind),
-            Operation::Invalidate => queue.post_invalidate(head.wr_id, head.flags, head.stag),
         }
     }
 
     /// Publishes what was posted, unlocks the queue and rings the doorbell.
-    #[inline]
-    fn publish(&mut self) {
-        let Some(mut queue) = self.queue.take() else { return };
-        queue.publish();
-        if let Err(error) = self.qp.shared.check_abandoned() {
-            (self.count, self.error) = (0, Some(error));
+    #[inline(always)]
+    fn publish(&mut self) -> Result<(), PostRefused> {
+        let mut posted = 0;
+        if let Some(mut queue) = self.queue.take() {
+            posted = queue.posted().wrapping_sub(self.start);
+            queue.publish();
+            if self.qp.shared.is_abandoned() {
+                (posted, self.error) = (0, Some(PostError::Gone));
+            }
+            drop(queue);
+            self.qp.announce(self.error.is_some());
         }
-        drop(queue);
-        self.qp.announce(self.error.is_some());
+        match self.error {
+            None => Ok(()),
+            Some(error) => Err(PostRefused { error, posted: posted as usize }),
+        }
     }
+}
+
+impl Post<'_> {
+    /// Publishes what was not rung for.
+    #[inline(never)]
+    fn publish_last(&mut self) {
+        let _ = self.publish();
+    }
+}
+
+#[inline(always)]
+const fn head_of(RemoteAddr { addr, rkey }: RemoteAddr) -> WqeHead {
+    WqeHead { wr_id: 0, flags: SendFlags::NONE, stag: rkey, remote: addr }
 }
 
 impl Drop for Post<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        self.publish();
+        if self.queue.is_some() {
+            self.publish_last();
+        }
     }
 }
 
-impl SendRequest<'_, '_, '_> {
+impl SendRequest<'_, '_> {
     /// Sets the work request ID, which its completion has; 0 unless it is set.
     #[inline(always)]
-    pub fn wr_id(mut self, wr_id: u64) -> Self {
-        self.head.wr_id = wr_id;
-        self
+    pub fn wr_id(self, wr_id: u64) -> Self {
+        self.change(|queue, place| queue.set_wr_id(place, wr_id))
     }
 
     /// Its success is reported too (`IBV_SEND_SIGNALED`); errors always are.
@@ -303,53 +336,53 @@ impl SendRequest<'_, '_, '_> {
     /// Makes a Send one with Invalidate (`IBV_WR_SEND_WITH_INV`): this STag of the peer is
     /// invalidated before delivery. Of other operations it changes nothing.
     #[inline(always)]
-    pub fn with_invalidate(mut self, stag: Stag) -> Self {
-        if let Operation::Message(WqeOpcode::Send, _) = self.operation {
-            self.head.stag = stag;
-            self.head.flags = self.head.flags.and(SendFlags::INVALIDATE);
-        }
-        self
+    pub fn with_invalidate(self, stag: Stag) -> Self {
+        self.change(|queue, place| queue.set_invalidate(place, stag))
     }
 
     /// Sets flags.
     #[inline(always)]
-    pub fn with(mut self, flags: SendFlags) -> Self {
-        self.head.flags = self.head.flags.and(flags);
+    pub fn with(self, flags: SendFlags) -> Self {
+        self.change(|queue, place| queue.set_flags(place, flags))
+    }
+
+    #[inline(always)]
+    fn change(mut self, change: impl FnOnce(&mut SqProducer, &mut WqePlace)) -> Self {
+        if let (Some(queue), Some(place)) = (&mut self.post.queue, &mut self.place) {
+            change(queue, place);
+        }
         self
     }
-}
 
-impl Drop for SendRequest<'_, '_, '_> {
+    /// Passes all requests to the stack; this is the last: as [`Post::ring`], after which nothing
+    /// more can be posted through the same [`Post`]. For a single request:
+    ///
+    /// ```no_run
+    /// # use ferrowarp::*;
+    /// # fn example(qp: &Qp, mr: &Mr) -> Result<(), PostRefused> {
+    /// qp.post().send(mr.sge(0, 5)).wr_id(1).signaled().ring()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Post::ring`].
     #[inline(always)]
-    fn drop(&mut self) {
-        let Self { post, head, operation } = self;
-        if post.error.is_some() {
-            return;
-        }
-        match post.encode(head, operation) {
-            Ok(()) => post.count += 1,
-            Err(error) => post.error = Some(error),
-        }
+    pub fn ring(self) -> Result<(), PostRefused> {
+        self.post.publish()
     }
 }
 
 impl fmt::Debug for Post<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { qp, queue: _, rights: _, count, error } = self;
-        f.debug_struct("Post")
-            .field("qp", &qp.id())
-            .field("count", count)
-            .field("error", error)
-            .finish_non_exhaustive()
+        let Self { qp, queue: _, rights: _, start: _, error } = self;
+        f.debug_struct("Post").field("qp", &qp.id()).field("error", error).finish_non_exhaustive()
     }
 }
 
-impl fmt::Debug for SendRequest<'_, '_, '_> {
+impl fmt::Debug for SendRequest<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { post: _, head, operation } = self;
-        f.debug_struct("SendRequest")
-            .field("head", head)
-            .field("operation", operation)
-            .finish_non_exhaustive()
+        let Self { post, place } = self;
+        f.debug_struct("SendRequest").field("post", post).field("place", place).finish()
     }
 }

@@ -39,8 +39,8 @@ impl<D: Device> ShardEngine<D> {
 
     /// Reports that a queue pair has ended over an overrun of this queue.
     fn report_end(&mut self, qp: QpId, cq: CqId) {
+        self.publish_state(qp);
         let Some(shard_qp) = self.shard_qps.get_mut(qp) else { return };
-        shard_qp.publish_state(&self.engine);
         if shard_qp.note_overrun(cq) {
             shard_qp.shared.push_event(Event::CqOverrun { cq });
             self.publisher.publish(AsyncEvent::Connection { qp });

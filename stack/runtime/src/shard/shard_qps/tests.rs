@@ -132,13 +132,13 @@ fn rung_queue_pairs_become_hot_and_need_no_doorbell() {
 fn surplus_of_idle_queue_pairs_is_demoted() {
     let mut shard = RungShard::new();
     let due = Instant::ZERO + IDLE_NS;
-    assert!(shard.shard_qps.is_demotion_due(due));
+    assert!(shard.shard_qps.is_care_due(due));
     // All were used since they were rung.
-    shard.shard_qps.demote_idle(due, &shard.doorbells);
+    shard.shard_qps.care(due, &shard.doorbells);
     assert_eq!(shard.hot_count(), COUNT);
     shard.post(0);
     shard.shard_qps.serve_hot(&mut shard.engine);
-    shard.shard_qps.demote_idle(due + IDLE_NS, &shard.doorbells);
+    shard.shard_qps.care(due + IDLE_NS, &shard.doorbells);
     assert_eq!(shard.hot_count(), if hot::count_max() > 0 { 4 } else { COUNT });
     assert!(shard.qps[0].hot().is_hot(), "in use");
 }
@@ -156,7 +156,7 @@ fn demotion_rings_for_requests_that_were_not_taken() {
     shard.serve_rung();
     assert_eq!(shard.engine.recvs_posted.len(), 1);
     assert_eq!(shard.hot_count(), 1, "the one that was rung");
-    assert!(!shard.shard_qps.is_demotion_due(Instant::ZERO + IDLE_NS));
+    assert!(!shard.shard_qps.is_care_due(Instant::ZERO + IDLE_NS));
 }
 
 #[test]

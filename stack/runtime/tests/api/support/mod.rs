@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
-    Access, Config, ConnInfo, ConnParam, Context, Cq, DriveMode, Event, Mr, OpenError, Operation,
-    Payload, Pd, Qp, QpOptions, RecvWr, SendWr, SgList, Sge, Wc,
+    Access, Config, ConnInfo, ConnParam, Context, Cq, DriveMode, Event, Mr, OpenError, Pd,
+    PostError, Qp, QpOptions, RemoteAddr, SendRequest, Sge, Wc,
 };
 pub(crate) use reserve::{is_isolated, isolate, reserve_pair};
 
@@ -144,40 +144,41 @@ pub(crate) fn expect_event(qp: &Qp) -> Event {
     qp.wait_event(TIMEOUT).expect("an event")
 }
 
-pub(crate) fn gather(sge: Sge) -> Payload {
-    Payload::Gather(SgList::from([sge]))
+/// Posts a signaled Send of a few bytes alone.
+pub(crate) fn send(qp: &Qp, wr_id: u64, message: &[u8]) -> Result<(), PostError> {
+    one(qp.post().send_inline(message).wr_id(wr_id).signaled())
 }
 
-pub(crate) fn request(wr_id: u64, operation: Operation) -> SendWr {
-    SendWr { wr_id, operation, signaled: true, fence: false }
+/// Posts a signaled RDMA Write alone.
+pub(crate) fn write(
+    qp: &Qp,
+    wr_id: u64,
+    source: Sge,
+    sink: &Mr,
+    offset: u64,
+) -> Result<(), PostError> {
+    one(qp.post().write(source, sink.remote().at(offset)).wr_id(wr_id).signaled())
 }
 
-pub(crate) fn send(wr_id: u64, payload: Payload) -> SendWr {
-    request(wr_id, Operation::Send { payload, solicited: false, invalidate: None })
+/// Posts a signaled RDMA Read alone.
+pub(crate) fn read(
+    qp: &Qp,
+    wr_id: u64,
+    sink: Sge,
+    source: &Mr,
+    offset: u64,
+) -> Result<(), PostError> {
+    one(qp.post().read(sink, source.remote().at(offset)).wr_id(wr_id).signaled())
 }
 
-pub(crate) fn inline(bytes: &[u8]) -> Payload {
-    Payload::inline(bytes).unwrap()
+/// Posts a signaled RDMA Write of nothing alone.
+pub(crate) fn empty_write(qp: &Qp, wr_id: u64) -> Result<(), PostError> {
+    one(qp.post().write_inline(b"", RemoteAddr::default()).wr_id(wr_id).signaled())
 }
 
-pub(crate) fn write(wr_id: u64, source: Sge, sink: &Mr, offset: u64) -> SendWr {
-    let (rkey, remote) = (sink.rkey(), sink.addr() + offset);
-    request(wr_id, Operation::Write { payload: gather(source), rkey, remote })
-}
-
-pub(crate) fn read(wr_id: u64, sink: Sge, source: &Mr, offset: u64) -> SendWr {
-    request(
-        wr_id,
-        Operation::Read {
-            sink: [sink].into(),
-            rkey: source.rkey(),
-            remote: source.addr() + offset,
-        },
-    )
-}
-
-pub(crate) fn recv(wr_id: u64, sge: Sge) -> RecvWr {
-    RecvWr { wr_id, sg_list: SgList::from([sge]) }
+/// Posts a request alone.
+pub(crate) fn one(request: SendRequest<'_, '_>) -> Result<(), PostError> {
+    request.ring().map_err(|refused| refused.error)
 }
 
 /// Bytes that differ by offset and by seed.

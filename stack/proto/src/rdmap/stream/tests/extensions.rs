@@ -143,7 +143,7 @@ fn fence_waits_for_earlier_atomics() {
     let (mut left, mut right) = (fixture(), fixture());
     left.post(1, left.atomic(&right, ADD, WORD, SINK));
     let fenced = SendWr { fence: true, ..request(2, left.write(&right, 0, 0, 4)) };
-    left.stream.requester.post(&fenced).unwrap();
+    left.stream.requester.post_and_take(&fenced);
     right.on_ulpdu(&left.build(1000)).unwrap();
     assert!(!left.stream.can_build());
     left.on_ulpdu(&right.build(1000)).unwrap();

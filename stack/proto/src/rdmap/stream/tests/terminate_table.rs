@@ -69,7 +69,7 @@ fn fixture(version: Version) -> Fixture {
     let sink = Sge { addr: 0x180, len: 8, lkey: open };
     let operation = Operation::Read { sink: [sink].into(), rkey: 5, remote: 6 };
     let read = SendWr { wr_id: 4, operation, signaled: true, fence: false };
-    stream.requester.post(&read).unwrap();
+    stream.requester.post_and_take(&read);
     let next = stream.next_tx().unwrap();
     stream.build_next(next, &arena, &mut [0; 128]).unwrap();
     let stags = [

@@ -96,7 +96,7 @@ fn terminate_is_sent_next_and_last() {
         let payload = crate::rdmap::operation::Payload::Gather([sge].into());
         let operation = Operation::Write { payload, rkey: 9, remote: 0 };
         let write = SendWr { wr_id, operation, signaled: true, fence: false };
-        fixture.stream.requester.post(&write).unwrap();
+        fixture.stream.requester.post_and_take(&write);
     }
     // A Write is built in part, and a Read Request is to be answered.
     assert_eq!(try_build(&mut fixture.stream, &fixture.arena, &mut [0; 128]), Ok(128));
@@ -124,7 +124,7 @@ fn each_version_has_its_dv_and_rv() {
             (7, Operation::Read { sink: [sink].into(), rkey: 1, remote: 0 }),
         ] {
             let request = SendWr { wr_id, operation, signaled: true, fence: false };
-            fixture.stream.requester.post(&request).unwrap();
+            fixture.stream.requester.post_and_take(&request);
         }
         let ulpdu = fixture.segment(READ_1);
         fixture.stream.on_ulpdu(&fixture.arena, &ulpdu).unwrap();
