@@ -172,15 +172,16 @@ impl Endpoint {
         &self.shard
     }
 
-    /// Appends completions to `batch`; polls the shard if there are none. Leaves the core to others
-    /// that need it if there was nothing to do for long.
+    /// Moves completions to `batch`, and returns those; polls the shard if there are none. Leaves
+    /// the core to others that need it if there was nothing to do for long.
     #[inline]
-    pub fn poll(&self, batch: &mut Vec<Wc>) {
+    pub fn poll<'w>(&self, batch: &'w mut [Wc]) -> &'w [Wc] {
         let spinner = &mut *self.spinner.borrow_mut();
-        self.cq.poll_with(batch, spinner);
+        let mut found = self.cq.poll_spinning(batch, spinner).len();
         for cq in &self.other_cqs {
-            cq.poll_with(batch, spinner);
+            found += cq.poll_spinning(&mut batch[found..], spinner).len();
         }
+        &batch[..found]
     }
 
     /// Frames that the shard has passed on to others, since opening: they arrived at the wrong one.

@@ -103,9 +103,8 @@ impl MessageChannel {
     /// If the connection is down.
     pub fn advance_sends(&mut self, end: &Endpoint) -> anyhow::Result<()> {
         end.drive();
-        let mut batch = Vec::with_capacity(64);
-        end.poll(&mut batch);
-        batch.iter().try_for_each(|wc| {
+        let mut batch = [Wc::default(); 64];
+        end.poll(&mut batch).iter().try_for_each(|wc| {
             let id = WrId::unpack(wc.wr_id);
             let is_own = wc.qp == self.qp.id() && id.kind < WrId::FIRST_APP_KIND;
             if is_own { self.on_completion(id, wc).map(drop) } else { Ok(()) }
@@ -115,9 +114,8 @@ impl MessageChannel {
     /// Returns the messages that have arrived and were not polled yet, after a failure: the peer's
     /// reason may be among them.
     pub fn take_messages(&self, end: &Endpoint) -> Vec<Vec<u8>> {
-        let mut batch = Vec::with_capacity(256);
-        end.poll(&mut batch);
-        batch.iter().filter_map(|wc| self.message(wc)).collect()
+        let mut batch = vec![Wc::default(); 256];
+        end.poll(&mut batch).iter().filter_map(|wc| self.message(wc)).collect()
     }
 
     /// Returns the message of a completion, if it has one.

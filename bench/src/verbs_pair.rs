@@ -19,7 +19,7 @@ use ferrowarp::{
 };
 
 use crate::loopback::{self, FrameCounts, LoopDevice};
-use crate::memory_marks::{self, Mark, range_of_vec};
+use crate::memory_marks::{self, Mark, range_of, range_of_vec};
 use crate::workload::{Workload, payload};
 
 const PORT: u16 = 18515;
@@ -46,7 +46,8 @@ struct Endpoint {
     cq: Cq,
     _pd: Pd,
     context: Context,
-    completions: Vec<Wc>,
+    /// Those of a poll.
+    completions: Box<[Wc]>,
     frames: Arc<FrameCounts>,
     /// Memory of the port.
     port_memory: Vec<Range<usize>>,
@@ -134,7 +135,7 @@ impl VerbsPair {
             ignored.extend_from_slice(&end.port_memory);
             let payload = usize::try_from(end.mr.addr())?;
             ignored.push(payload..payload + end.mr.len());
-            ignored.push(range_of_vec(&end.completions));
+            ignored.push(range_of(&*end.completions));
         }
         ignored.extend([range_of_vec(&self.progress), range_of_vec(&self.to_post)]);
         memory_marks::announce(&ignored).context("cannot announce the marks")?;
@@ -252,19 +253,19 @@ impl Endpoint {
         let mr = pd.register(context.allocate(arena_len as usize)?, Access::ALL)?;
         let options = QpOptions::new(&cq).max_send_wr(workload.depth).max_recv_wr(workload.depth);
         let qps = (0..workload.qps).map(|_| pd.create_qp(&options)).collect::<Result<_, _>>()?;
-        let completions = Vec::with_capacity(workload.depth * workload.qps);
+        let completions = vec![Wc::default(); workload.depth * workload.qps].into();
         Ok(Self { qps, mr, cq, _pd: pd, context, completions, frames, port_memory })
     }
 
     /// Polls the completion queue; returns the number of completions.
     #[inline]
     fn poll(&mut self, mut on_completed: impl FnMut(&Wc)) -> u64 {
-        let count = self.cq.poll(&mut self.completions);
-        for wc in self.completions.drain(..) {
+        let found = self.cq.poll(&mut self.completions);
+        for wc in found {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
-            on_completed(&wc);
+            on_completed(wc);
         }
-        count as u64
+        found.len() as u64
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use ferrowarp::device::{DpdkDevice, OpenConfig, Opened, PoolNeeds};
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, DriveMode, Mr, Pd, QpOptions, QpState, WcStatus,
+    Access, Config, ConnParam, Context, Cq, DriveMode, Mr, Pd, QpOptions, QpState, Wc, WcStatus,
 };
 use ferrowarp_apps::perf::iwperf_options::IwperfOptions;
 use ferrowarp_apps::perf::iwperf_program::program;
@@ -114,9 +114,8 @@ fn drive<T>(ends: [&HostStack; 2], mut done: impl FnMut() -> Option<T>) -> T {
 
 /// Polls both contexts until a request of the first one has succeeded.
 fn await_success(ends: [&HostStack; 2]) {
-    let mut found = Vec::with_capacity(1);
-    drive(ends, || (ends[0].cq.poll(&mut found) > 0).then_some(()));
-    assert_eq!(found[0].status, WcStatus::Success);
+    let wc = drive(ends, || ends[0].cq.poll(&mut [Wc::default()]).first().copied());
+    assert_eq!(wc.status, WcStatus::Success);
 }
 
 fn transfer(ends: [&HostStack; 2], address: IpAddr, len: usize) {

@@ -105,7 +105,7 @@ fn wait_for(cq: &Cq, count: usize) -> anyhow::Result<()> {
     let (mut found, deadline) = (Vec::with_capacity(count), Instant::now() + TIMEOUT);
     while found.len() < count {
         ensure!(Instant::now() < deadline, "{} of {count} completions", found.len());
-        cq.poll(&mut found);
+        cq.poll_with(count - found.len(), |wc| found.push(wc));
     }
     for wc in &found {
         ensure!(wc.status == WcStatus::Success, "{:?}: {}", wc.opcode, wc.status);

@@ -72,7 +72,9 @@ struct IncomingFile {
     digest: Option<Digest>,
     failing: Option<Failing>,
     watchdog: Watchdog,
-    batch: Vec<Wc>,
+    batch: Box<[Wc]>,
+    /// Completions of the last poll, at the beginning of `batch`.
+    polled: usize,
     scratch: Vec<u8>,
 }
 
@@ -139,7 +141,8 @@ impl Sink {
             digest: None,
             failing: None,
             watchdog: Watchdog::new(self.timeout),
-            batch: Vec::with_capacity(32),
+            batch: [Wc::default(); 32].into(),
+            polled: 0,
             scratch: vec![0; CHUNK_LEN],
         })
     }
@@ -175,18 +178,18 @@ impl IncomingFile {
             return failing.step(&self.end, &mut self.channel);
         }
         self.advance().or_else(|error| {
-            self.failing = Some(Failing::begin(&self.end, &mut self.channel, &self.batch, error));
+            let polled = &self.batch[..self.polled];
+            self.failing = Some(Failing::begin(&self.end, &mut self.channel, polled, error));
             Ok(Step::Running)
         })
     }
 
     fn advance(&mut self) -> anyhow::Result<Step> {
-        self.batch.clear();
-        self.end.poll(&mut self.batch);
-        let batch = core::mem::take(&mut self.batch);
-        let handled = batch.iter().try_for_each(|wc| self.on_completion(wc));
-        self.batch = batch;
-        handled?;
+        self.polled = self.end.poll(&mut self.batch).len();
+        for at in 0..self.polled {
+            let wc = self.batch[at];
+            self.on_completion(&wc)?;
+        }
         self.consume()?;
         match (end_reason(&self.channel.qp), &self.digest) {
             (Some(_), Some(_)) => return Ok(Step::Finished),

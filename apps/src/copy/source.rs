@@ -70,7 +70,9 @@ pub struct Source {
     started: Instant,
     failing: Option<Failing>,
     watchdog: Watchdog,
-    batch: Vec<Wc>,
+    batch: Box<[Wc]>,
+    /// Completions of the last poll, at the beginning of `batch`.
+    polled: usize,
     scratch: Vec<u8>,
     /// Result, once Done was received from the sink.
     pub outcome: Option<Outcome>,
@@ -111,7 +113,8 @@ impl Source {
             started: Instant::now(),
             failing: None,
             watchdog: Watchdog::new(timeout),
-            batch: Vec::with_capacity(32),
+            batch: [Wc::default(); 32].into(),
+            polled: 0,
             scratch: vec![0; CHUNK_LEN],
             outcome: None,
         })
@@ -205,7 +208,8 @@ impl Task for Source {
             return failing.step(&self.end, &mut self.channel);
         }
         self.advance().or_else(|error| {
-            self.failing = Some(Failing::begin(&self.end, &mut self.channel, &self.batch, error));
+            let polled = &self.batch[..self.polled];
+            self.failing = Some(Failing::begin(&self.end, &mut self.channel, polled, error));
             Ok(Step::Running)
         })
     }
@@ -228,16 +232,15 @@ impl Source {
     }
 
     fn advance(&mut self) -> anyhow::Result<Step> {
-        self.batch.clear();
-        self.end.poll(&mut self.batch);
+        self.polled = self.end.poll(&mut self.batch).len();
         if self.state == State::Closing {
             let is_over = self.channel.is_down() || self.watchdog.has_expired(Instant::now());
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
-        let batch = core::mem::take(&mut self.batch);
-        let handled = batch.iter().try_for_each(|wc| self.on_completion(wc));
-        self.batch = batch;
-        handled?;
+        for at in 0..self.polled {
+            let wc = self.batch[at];
+            self.on_completion(&wc)?;
+        }
         match self.state {
             State::Connecting => {
                 if poll_established(&self.channel.qp)?.is_some() {

@@ -277,9 +277,9 @@ impl Session {
         posted.context("cannot post a receive")
     }
 
-    /// Adds the request that transfers message `number`: from the local `tx` to the peer's `rx`, or
-    /// by RDMA Read from the peer's `tx` to the local `rx`. Its `wr_id` has the count of messages up
-    /// to it.
+    /// Adds the request that transfers message `number`: from the local `tx` to the peer's `rx`,
+    /// or by RDMA Read from the peer's `tx` to the local `rx`. Its `wr_id` has the count of
+    /// messages up to it.
     ///
     /// # Panics
     /// Never for sizes that were checked: messages are at most 1 GiB.

@@ -250,7 +250,9 @@ impl TestRun {
 
 /// Polling common to both sides of a session: completions, control messages, clock.
 pub struct SessionPoller {
-    batch: Vec<Wc>,
+    batch: Box<[Wc]>,
+    /// Completions of the last poll, at the beginning of `batch`.
+    polled: usize,
     rx_frames: VecDeque<ControlFrame>,
     now: Instant,
     steps_until_clock: u32,
@@ -264,7 +266,8 @@ impl SessionPoller {
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
-            batch: Vec::with_capacity(256),
+            batch: vec![Wc::default(); 256].into(),
+            polled: 0,
             rx_frames: VecDeque::new(),
             now,
             steps_until_clock: 0,
@@ -303,14 +306,14 @@ impl SessionPoller {
         session: &mut Session,
         work: Option<&mut TestRun>,
     ) -> anyhow::Result<()> {
-        self.batch.clear();
-        session.end.poll(&mut self.batch);
-        if self.batch.is_empty() {
+        let batch = session.end.poll(&mut self.batch);
+        self.polled = batch.len();
+        if batch.is_empty() {
             return Ok(());
         }
         self.had_activity = true;
         let mut work = work;
-        for wc in &self.batch {
+        for wc in batch {
             let id = WrId::unpack(wc.wr_id);
             if id.kind < WrId::FIRST_APP_KIND {
                 if let Some(bytes) = session.control.on_completion(id, wc)? {
@@ -333,8 +336,8 @@ impl SessionPoller {
     #[cold]
     pub fn explain(&mut self, session: &mut Session, error: Error) -> Error {
         // An error of a data connection may be noticed before the message on the control one.
-        let polled: Vec<_> =
-            self.batch.iter().filter_map(|wc| session.control.message(wc)).collect();
+        let polled = &self.batch[..self.polled];
+        let polled: Vec<_> = polled.iter().filter_map(|wc| session.control.message(wc)).collect();
         let frames = polled.iter().filter_map(|bytes| ControlFrame::parse(bytes).ok());
         self.rx_frames.extend(frames);
         let mut watchdog = Watchdog::new(LAST_MESSAGE_TIMEOUT);

@@ -42,7 +42,7 @@ pub struct PingClient {
     number: u64,
     round_start: Instant,
     watchdog: Watchdog,
-    batch: Vec<Wc>,
+    batch: Box<[Wc]>,
     /// Durations of the rounds.
     pub latencies: Latencies,
 }
@@ -98,7 +98,7 @@ impl PingClient {
             number: 0,
             round_start: Instant::now(),
             watchdog: Watchdog::new(common.timeout),
-            batch: Vec::with_capacity(16),
+            batch: [Wc::default(); 16].into(),
             latencies: Latencies::new(),
         })
     }
@@ -169,13 +169,13 @@ impl Task for PingClient {
 
 impl PingClient {
     fn advance(&mut self) -> anyhow::Result<Step> {
-        self.batch.clear();
-        self.end.poll(&mut self.batch);
+        let polled = self.end.poll(&mut self.batch).len();
         if self.state == State::Closing {
             let is_over = self.channel.is_down() || self.watchdog.has_expired(Instant::now());
             return Ok(if is_over { Step::Finished } else { Step::Running });
         }
-        for wc in core::mem::take(&mut self.batch) {
+        for at in 0..polled {
+            let wc = self.batch[at];
             if let Some(bytes) = self.channel.on_completion(WrId::unpack(wc.wr_id), &wc)? {
                 self.on_go_ahead(&bytes)?;
             }

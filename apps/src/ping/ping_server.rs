@@ -47,7 +47,7 @@ pub struct PingServer {
     client_count: usize,
     /// Index of the client that is polled next.
     next_client: usize,
-    batch: Vec<Wc>,
+    batch: Box<[Wc]>,
     idle: IdleBackoff,
 }
 
@@ -131,7 +131,7 @@ impl PingServer {
                 clients: Vec::new(),
                 client_count: 0,
                 next_client: 0,
-                batch: Vec::with_capacity(256),
+                batch: vec![Wc::default(); 256].into(),
                 idle: IdleBackoff::default(),
             })
         };
@@ -213,11 +213,10 @@ impl PingServer {
 
     /// Polls for completions and handles them.
     fn poll_completions(&mut self) -> anyhow::Result<Step> {
-        let mut batch = core::mem::take(&mut self.batch);
-        batch.clear();
-        self.end.poll(&mut batch);
+        let polled = self.end.poll(&mut self.batch).len();
         let mut step = Step::Running;
-        for wc in &batch {
+        for at in 0..polled {
+            let wc = &self.batch[at];
             let index = usize::try_from(wc.qp.index)?;
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
             if client.channel.qp.id() == wc.qp {
@@ -228,7 +227,6 @@ impl PingServer {
                 break;
             }
         }
-        self.batch = batch;
         Ok(step)
     }
 

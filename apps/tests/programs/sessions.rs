@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
-use ferrowarp::{Access, Config, Context};
+use ferrowarp::{Access, Config, Context, Wc};
 use ferrowarp_apps::copy::copy_message::RdmaOp;
 use ferrowarp_apps::copy::sink::{Sink, open_output};
 use ferrowarp_apps::copy::source::Source;
@@ -179,14 +179,13 @@ fn malformed_clients_are_rejected_and_next_is_served() {
         let end = Endpoint::new(&pair.client, 64).unwrap();
         let mut channel = MessageChannel::new(&end, 8, 256).unwrap();
         channel.qp.connect(remote(18515), conn_param(true, false, 4, &private).unwrap()).unwrap();
-        let mut batch = Vec::with_capacity(64);
+        let mut batch = [Wc::default(); 64];
         let mut is_up = false;
         let start = Instant::now();
         let outcome = loop {
             assert!(start.elapsed() < TIMEOUT, "the server does not reject the client");
             server.step().unwrap();
-            batch.clear();
-            end.poll(&mut batch);
+            let polled = end.poll(&mut batch);
             if !is_up {
                 match poll_established(&channel.qp) {
                     Ok(Some(_)) => {
@@ -201,7 +200,7 @@ fn malformed_clients_are_rejected_and_next_is_served() {
                 continue;
             }
             let answers: anyhow::Result<Vec<_>> =
-                batch.iter().map(|wc| channel.on_completion(WrId::unpack(wc.wr_id), wc)).collect();
+                polled.iter().map(|wc| channel.on_completion(WrId::unpack(wc.wr_id), wc)).collect();
             match answers {
                 Ok(_) => {}
                 Err(error) => break error.to_string(),
@@ -348,15 +347,14 @@ fn ping_client_that_takes_nothing_is_given_up() {
     let memory = end.alloc_mr(SIZE_MAX as usize, Access::ALL).unwrap();
     let advert = Advert { addr: memory.addr(), rkey: memory.rkey(), size: SIZE_MAX };
     let start = Instant::now();
-    let mut batch = Vec::with_capacity(64);
+    let mut batch = [Wc::default(); 64];
     let mut adverts = 0;
     while adverts < 2 {
         assert!(start.elapsed() < TIMEOUT, "the round hangs");
         let _ = server.step().unwrap();
-        batch.clear();
-        end.poll(&mut batch);
+        let polled = end.poll(&mut batch);
         let is_up = adverts == 0 && poll_established(&channel.qp).unwrap().is_some();
-        let answers = batch
+        let answers = polled
             .iter()
             .filter(|wc| channel.on_completion(WrId::unpack(wc.wr_id), wc).unwrap().is_some());
         if is_up || answers.count() > 0 {

@@ -91,8 +91,9 @@ impl<T> SpinLock<T> {
         }
     }
 
-    /// As [`SpinLock::lock`], for a thread that no other has the number `owner`: `None` if that
-    /// thread has the lock already, as in a signal handler. It would wait for itself.
+    /// As [`SpinLock::lock`], for the thread whose number is `owner`; no other has it. `None` if
+    /// the thread has the lock already, as in a signal handler: it would wait for itself. The guard
+    /// must stay in the thread.
     #[inline]
     pub fn lock_once(&self, owner: NonZeroU32) -> Option<LockGuard<'_, T>> {
         match self.try_acquire(owner) {

@@ -267,23 +267,24 @@ impl<T> Consumer<T> {
         Some(value)
     }
 
-    /// Moves at most `max` values to the end of `out`, oldest first, and returns their number. One
-    /// store of the head index for all.
+    /// Copies values to `out`, oldest first, and returns their number. One store of the head index
+    /// for all.
     #[inline]
-    pub fn pop_into(&mut self, out: &mut Vec<T>, max: usize) -> usize {
-        if self.cached_tail.wrapping_sub(self.head) < max {
+    pub fn pop_into(&mut self, out: &mut [T]) -> usize
+    where
+        T: Copy,
+    {
+        if self.cached_tail.wrapping_sub(self.head) < out.len() {
             self.cached_tail = self.indices.tail.load(Ordering::Acquire);
         }
-        let count = self.cached_tail.wrapping_sub(self.head).min(max);
+        let count = self.cached_tail.wrapping_sub(self.head).min(out.len());
         if count > 0 {
-            let Self { indices, slots, head, .. } = self;
-            // The length is known, so that capacity is checked once for all.
-            out.extend((0..count).map(|index| {
+            for (index, place) in out[..count].iter_mut().enumerate() {
                 // SAFETY: the index is in `head..tail`, and the head advances past it below.
-                unsafe { slots.take(head.wrapping_add(index)) }
-            }));
-            *head = head.wrapping_add(count);
-            indices.head.store(*head, Ordering::Release);
+                *place = unsafe { self.slots.take(self.head.wrapping_add(index)) };
+            }
+            self.head = self.head.wrapping_add(count);
+            self.indices.head.store(self.head, Ordering::Release);
         }
         count
     }

@@ -146,7 +146,7 @@ pub(crate) struct Shape {
 pub(crate) struct RequestMax {
     /// Scatter/gather elements.
     pub(crate) sge_count: u8,
-    /// Its length beside them: of a send request the inline bytes, of a receive request the slots.
+    /// Inline bytes of a send request; slots of a receive request.
     pub(crate) len: u16,
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, Mr, Qp, QpOptions, RemoteMr, SendFlags, WcStatus,
+    Access, Config, ConnParam, Context, Cq, Mr, Qp, QpOptions, RemoteMr, SendFlags, Wc, WcStatus,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,7 +57,7 @@ fn write(size: u32, mtu: u16) {
     core_affinity::set_for_current(core_affinity::CoreId { id: 0 });
     let (left, right) = endpoints(mtu, size as usize);
     let target = right.mr.remote();
-    let mut wcs = Vec::with_capacity(DEPTH);
+    let mut wcs = [Wc::default(); DEPTH];
     let (mut posted, mut done) = (0_usize, 0_usize);
     for round in 0..4 {
         let (start, from) = (Instant::now(), done);
@@ -71,9 +71,9 @@ fn write(size: u32, mtu: u16) {
                 }
                 left.context.drive();
                 right.context.drive();
-                wcs.clear();
-                done += left.cq.poll(&mut wcs);
-                assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success));
+                let found = left.cq.poll(&mut wcs);
+                done += found.len();
+                assert!(found.iter().all(|wc| wc.status == WcStatus::Success));
             }
         }
         let bytes = (done - from) as f64 * f64::from(size);
@@ -103,29 +103,28 @@ fn pingpong(size: u32, mtu: u16) {
     let (left, right) = endpoints(mtu, 2 * len);
     let turn = |end: &Endpoint, peer: RemoteMr, core: usize, starts: bool| {
         core_affinity::set_for_current(core_affinity::CoreId { id: core });
-        let mut wcs = Vec::with_capacity(64);
+        let mut wcs = [Wc::default(); 64];
         let mut times = Vec::with_capacity(ROUNDS);
         for round in 0..ROUNDS {
             let mark = (round % 251 + 1).to_le_bytes()[0];
             let begin = Instant::now();
-            let send = |wcs: &mut Vec<_>| {
+            let mut send = || {
                 end.mr.store_release(len + len - 1, mark);
                 let source = end.mr.sge(len, size);
                 let flags = SendFlags::SIGNALED.when(round % 16 == 0);
                 while end.qp.post().write(source, peer).with(flags).ring().is_err() {
                     end.context.drive();
                 }
-                wcs.clear();
-                end.cq.poll(wcs);
+                end.cq.poll(&mut wcs);
             };
             if starts {
-                send(&mut wcs);
+                send();
             }
             while end.mr.load_last(len - 1) != mark {
                 end.context.drive();
             }
             if !starts {
-                send(&mut wcs);
+                send();
             }
             times.push(begin.elapsed().as_nanos());
         }
@@ -158,7 +157,7 @@ fn idle() {
     const COUNT: u32 = 5_000_000;
     core_affinity::set_for_current(core_affinity::CoreId { id: 0 });
     let (left, _right) = endpoints(1500, 64);
-    let mut wcs = Vec::with_capacity(64);
+    let mut wcs = [Wc::default(); 64];
     let busy = core_seconds();
     for _ in 0..COUNT {
         left.context.drive();

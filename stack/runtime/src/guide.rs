@@ -157,12 +157,12 @@
 //! }
 //! post.write(source.sge(0, 5), target.remote()).wr_id(7).signaled();
 //! post.ring()?;
-//! let mut found = Vec::with_capacity(16);
-//! while cq_l.poll(&mut found) == 0 {
+//! let mut wcs = [Wc::default(); 16];
+//! while cq_l.poll(&mut wcs).is_empty() {
 //!     // In this mode the application polls the other end as well.
 //!     right.drive();
 //! }
-//! assert_eq!((found[0].wr_id, found[0].status), (7, WcStatus::Success));
+//! assert_eq!((wcs[0].wr_id, wcs[0].status), (7, WcStatus::Success));
 //! # Ok(())
 //! # }
 //! ```
@@ -206,13 +206,13 @@
 //! # qp_r.wait_established(timeout)?;
 //! qp_r.post_recv(1, [])?;
 //! cq_r.req_notify(Notify::Next)?;
-//! let mut found = Vec::with_capacity(16);
-//! assert_eq!(cq_r.poll(&mut found), 0, "nothing has arrived before");
+//! let mut wcs = [Wc::default(); 16];
+//! assert!(cq_r.poll(&mut wcs).is_empty(), "nothing has arrived before");
 //!
 //! qp_l.post().send_inline(b"").wr_id(2).signaled().ring()?;
 //!
 //! assert_eq!(channel.wait(timeout), Some(cq_r.id()));
-//! assert_eq!(cq_r.poll(&mut found), 1);
+//! assert_eq!(cq_r.poll(&mut wcs).len(), 1);
 //! # Ok(())
 //! # }
 //! ```

@@ -65,8 +65,8 @@
 //!     post.ring()?;
 //!     let (mut here, mut there) = (Vec::new(), Vec::new());
 //!     while here.len() < 3 || there.is_empty() {
-//!         cq_l.poll(&mut here);
-//!         cq_r.poll(&mut there);
+//!         cq_l.poll_with(8, |wc| here.push(wc));
+//!         cq_r.poll_with(8, |wc| there.push(wc));
 //!     }
 //!     assert!(here.iter().all(|wc| wc.status == WcStatus::Success));
 //!     assert_eq!((there[0].wr_id, there[0].byte_len), (9, 4));
@@ -122,8 +122,8 @@
 //! post.ring()?;
 //! let (mut here, mut there) = (Vec::new(), Vec::new());
 //! while here.len() < 2 || there.is_empty() {
-//!     cq_l.poll(&mut here);
-//!     cq_r.poll(&mut there);
+//!     cq_l.poll_with(8, |wc| here.push(wc));
+//!     cq_r.poll_with(8, |wc| there.push(wc));
 //! }
 //! assert_eq!((before.load_word(0), counter.load_word(0)), (40, 42));
 //! assert_eq!((there[0].opcode, there[0].wr_id), (WcOpcode::RecvImmediate, 9));
@@ -238,7 +238,7 @@ pub use ferrowarp_proto::{
     engine::Counters as EngineCounters,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{
-        AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, SGE_COUNT_MAX, Sge,
+        AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, SGE_COUNT_MAX, Sge, immediate_u32,
     },
     rdmap::send_queue::{WqePayload, wqe::SendFlags},
     verbs::cm::{

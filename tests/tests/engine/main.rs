@@ -8,6 +8,7 @@ mod connection_scale;
 mod cq_overrun;
 mod crossing_terminate;
 mod ddp;
+mod early_posts;
 mod fairness;
 mod flow_label;
 mod flush_turns;

@@ -8,7 +8,7 @@ use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
 use ferrowarp_proto::verbs::qp::QpState;
-use ferrowarp_proto::verbs::wc::{QpId, WcOpcode, WcStatus};
+use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::sim::pairs::{CQ, PD, completions, event, handshake, qp_init, write};
@@ -170,18 +170,18 @@ fn only_signaled_successes_among_rejected_requests_are_reported() {
 }
 
 #[test]
-fn requests_before_the_connection_are_reported_at_once() {
+fn requests_before_the_connection_are_taken_once_it_is_up() {
     let mut pair = Pair::new(64);
-    pair.post([pair.write(1, true), pair.write(2, false)]);
-    let found: Vec<_> = std::iter::from_fn(|| pair.world.ends[0].queues.poll(CQ)).collect();
-    let seen: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status, wc.opcode)).collect();
-    assert_eq!(seen, [1, 2].map(|wr_id| (wr_id, WcStatus::Flushed, WcOpcode::Write)));
+    let early = [pair.write(1, true), pair.write(2, false)];
+    early.iter().for_each(|wr| wr.post_to(&mut pair.sq).unwrap());
+    pair.sq.publish();
+    assert_eq!(pair.world.ends[0].engine.take_sends(pair.qps[0], SEND_COUNT_MAX), (0, false));
     pair.connect(ConnParam::default());
     pair.post([pair.write(3, true)]);
-    assert_eq!(pair.completions(1), [(3, WcStatus::Success)]);
-    let at = LONG_LEN as usize + 12;
-    pair.world.run_until(SECOND, |world| world.ends[1].engine.counters().fpdus_in > 0);
-    let sink = pair.world.ends[1].arena.read(0, at + 4);
-    assert_eq!(sink[at..], [3; 4]);
-    assert!(sink[..at].iter().all(|&byte| byte == 0));
+    assert_eq!(pair.completions(2), [(1, WcStatus::Success), (3, WcStatus::Success)]);
+    let placed = pair.world.run_until(SECOND, |world| {
+        let sink = world.ends[1].arena.read(LONG_LEN as usize + 4, 12);
+        sink == [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3]
+    });
+    assert!(placed);
 }

@@ -184,7 +184,7 @@ impl<'a> Exchange<'a> {
     /// Drives the stack until there are `count` completions of a kind.
     fn wait(&mut self, kind: usize, count: u64) -> anyhow::Result<()> {
         let deadline = Instant::now() + WAIT_MAX;
-        let mut batch = Vec::new();
+        let mut batch = [Wc::default(); 32];
         let mut failed = None;
         while self.counts[kind] < count {
             // The awaited completion may precede the end of the connection in the same batch.
@@ -192,9 +192,7 @@ impl<'a> Exchange<'a> {
                 let reason = self.qp.next_event();
                 bail!("step {}: {opcode:?}: {status} ({reason:?})", self.steps);
             }
-            batch.clear();
-            self.end.poll(&mut batch);
-            for wc in &batch {
+            for wc in self.end.poll(&mut batch) {
                 let wc_kind = usize::try_from(wc.wr_id)?;
                 if wc.status != WcStatus::Success {
                     failed = failed.or(Some(*wc));

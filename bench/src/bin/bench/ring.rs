@@ -128,7 +128,7 @@ pub(crate) struct End {
     cq: Cq,
     pd: Pd,
     context: Context,
-    completions: Vec<Wc>,
+    completions: Box<[Wc]>,
     host: u8,
 }
 
@@ -158,7 +158,7 @@ impl End {
         register_current_thread();
         let pd = context.alloc_pd();
         let mr = pd.register(context.allocate(len)?, Access::ALL)?;
-        let (completions, listeners) = (Vec::with_capacity(256), Vec::new());
+        let (completions, listeners) = (vec![Wc::default(); 256].into(), Vec::new());
         let mut end = Self { qps: vec![], listeners, mr, cq, pd, context, completions, host };
         end.add_qps(qps, depth, 1)?;
         Ok(end)
@@ -234,14 +234,13 @@ impl End {
         &mut self,
         mut completed: impl FnMut(&Self, usize, usize) -> Result<()>,
     ) -> Result<()> {
-        self.cq.poll(&mut self.completions);
-        for run in self.completions.chunk_by(|a, b| a.wr_id == b.wr_id) {
+        let found = self.cq.poll(&mut self.completions).len();
+        for run in self.completions[..found].chunk_by(|a, b| a.wr_id == b.wr_id) {
             if let Some(wc) = run.iter().find(|wc| wc.status != WcStatus::Success) {
                 bail!("{wc:?}");
             }
             completed(self, usize::try_from(run[0].wr_id)?, run.len())?;
         }
-        self.completions.clear();
         Ok(())
     }
 

@@ -14,8 +14,8 @@ fn full_ring_is_not_taken_for_empty() {
     assert_eq!(tx.push(4), Err(4));
     assert_eq!(rx.pop(), None, "nothing is seen before it is published");
     tx.publish();
-    let mut out = Vec::new();
-    assert_eq!(rx.pop_into(&mut out, 3), 3);
+    let mut out = [9; 3];
+    assert_eq!(rx.pop_into(&mut out), 3);
     assert_eq!(out, [0, 1, 2]);
     tx.push(4).unwrap();
     tx.publish();

@@ -74,7 +74,8 @@ pub struct RqConsumer {
 /// 128 bytes for each slot: the ring is a power of two.
 ///
 /// # Panics
-/// As [`work_queues`]; if a request is to have more elements than any may.
+/// If it is to have more than [`WORK_REQUESTS_MAX`](crate::work_queue::WORK_REQUESTS_MAX) requests,
+/// or a request more elements than any may.
 #[must_use]
 pub fn recv_queue(cap: RqCap) -> (RqProducer, RqConsumer, Tails<1>) {
     let ([queue], tails) = work_queues([cap.shape()]);

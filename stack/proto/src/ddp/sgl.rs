@@ -11,6 +11,7 @@ pub const INLINE_LEN_MAX: usize = 256;
 
 /// Scatter/gather element (verbs: `ibv_sge`): `len` bytes at `addr` of the region `lkey`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Address (tagged offset) of the first byte.
     pub addr: u64,
@@ -19,6 +20,15 @@ pub struct Sge {
     /// STag of the region.
     pub lkey: Stag,
 }
+
+// A list of `ibv_sge` is passed on as it is.
+const _: () = assert!(
+    size_of::<Sge>() == 16
+        && core::mem::offset_of!(Sge, addr) == 0
+        && core::mem::offset_of!(Sge, len) == 8
+        && core::mem::offset_of!(Sge, lkey) == 12,
+    "the layout of `ibv_sge`"
+);
 
 /// A list of one.
 impl AsRef<[Self]> for Sge {

@@ -65,7 +65,7 @@ impl BufferQueue {
     }
 
     /// As [`BufferQueue::new`], for buffers that the application posts with the returned producer,
-    /// on any thread. Zeroes 128 to 256 bytes per buffer: the ring is a power of two.
+    /// on any thread. Zeroes 64 to 128 bytes for each slot: the ring is a power of two.
     #[must_use]
     pub fn with_producer(cap: RqCap) -> (Self, RqProducer) {
         let (producer, rq, _) = recv_queue(cap);

@@ -6,7 +6,7 @@ use crate::ddp::regions::Stag;
 pub use crate::ddp::sgl::{INLINE_LEN_MAX, SGE_COUNT_MAX, SgList, Sge};
 use crate::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
 use crate::rdmap::send_queue::{SqProducer, WqeHead, WqePayload};
-pub use crate::wire::rdmap_extensions::{AtomicOp, ImmediateData};
+pub use crate::wire::rdmap_extensions::{AtomicOp, ImmediateData, immediate_u32};
 use crate::work_queue::PostError;
 
 /// Maximum length of a message in bytes (RFC 5040 section 1.1).
@@ -14,6 +14,7 @@ pub const MESSAGE_LEN_MAX: u32 = u32::MAX;
 
 /// Source of the bytes of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "owned requests are for tests and the simulation")]
 pub enum Payload {
     /// Gathered from registered memory when its segments are built.
     Gather(SgList),
@@ -216,7 +217,8 @@ pub enum Operation {
     },
     /// RDMA Read from the peer's tagged buffer (verbs: `IBV_WR_RDMA_READ`).
     Read {
-        /// Data Sink: the local buffer for the response. Each element gets a Read Request.
+        /// Data Sink: the local buffer for the response. Each element that is not empty gets a
+        /// Read Request.
         sink: SgList,
         /// STag at the peer.
         rkey: Stag,

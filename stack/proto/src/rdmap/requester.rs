@@ -36,6 +36,10 @@ pub use entries::Rejection;
 use entries::{Entries, Entry, Progress};
 pub use posted::Admission;
 
+/// Requests of a queue whose entries are allocated with the first of them, at most: those of a
+/// longer one take too long for that.
+const LATE_ENTRIES_MAX: usize = 1024;
+
 /// Requester of a stream.
 #[derive(Debug)]
 #[doc(alias = "ORD")]
@@ -87,15 +91,19 @@ impl Requester {
     pub fn with_producer(cap: SqCap) -> (Self, SqProducer) {
         let ([queue], _) = work_queues([cap.shape()]);
         let (producer, sq) = send_queue::from_work_queue(queue);
-        (Self::of(sq, cap.max_send_wr), producer)
+        (Self::of(sq), producer)
     }
 
-    /// Creates the requester of a send queue for at most `count_max` requests.
-    pub(crate) fn of(sq: SqConsumer, count_max: usize) -> Self {
+    /// Creates the requester of a send queue.
+    pub(crate) fn of(sq: SqConsumer) -> Self {
+        let mut entries = Entries::new();
+        if sq.count_max() > LATE_ENTRIES_MAX {
+            entries.allocate(sq.count_max());
+        }
         Self {
             sq,
             producer: None,
-            entries: Entries::new(count_max),
+            entries,
             offset: 0,
             outstanding: VecDeque::new(),
             response_placed: 0,
@@ -120,6 +128,10 @@ impl Requester {
     /// Returns the number of outstanding Reads and atomic operations.
     fn outstanding_count(&self) -> usize {
         self.outstanding.len() + usize::from(self.rtr_read_pending)
+    }
+
+    fn has_credit(&self) -> bool {
+        self.outstanding_count() < usize::from(self.ord)
     }
 
     /// True if a message was ever built, at least in part.
@@ -194,21 +206,19 @@ impl Requester {
     #[must_use]
     pub fn can_build(&self) -> bool {
         let Some(entry) = self.entries.unbuilt() else { return false };
-        let has_credit = || self.outstanding_count() < usize::from(self.ord);
-        if entry.progress != Progress::Queued {
-            return match entry.progress {
-                // Its next Read Request, its Immediate Data, or the report of a refused operation.
-                Progress::Reading { .. } => has_credit(),
-                Progress::WriteBuilt | Progress::LocalOpFailed(_) => true,
-                _ => false,
-            };
+        match entry.progress {
+            Progress::Queued => {}
+            // Its next Read Request, its Immediate Data, or the report of a refused operation.
+            Progress::Reading { .. } => return self.has_credit(),
+            Progress::WriteBuilt | Progress::LocalOpFailed(_) => return true,
+            _ => return false,
         }
         if self.offset > 0 {
             return true;
         }
         // A Read without ORD credit blocks the requests after it: they do not overtake it.
         // req: RDMAP-231, RDMAP-235, RDMAP-237
-        let credit = !entry.opcode().is_answered() || has_credit();
+        let credit = !entry.opcode().is_answered() || self.has_credit();
         // req: RDMAP-217, RDMAP-237
         credit
             && !entry.opcode().is_local()

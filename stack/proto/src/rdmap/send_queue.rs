@@ -1,5 +1,5 @@
-//! Send queue in memory (verbs: SQ): a [work queue](crate::work_queue) of send requests, each encoded
-//! in as many slots as it needs ([`wqe`]).
+//! Send queue in memory (verbs: SQ): a [work queue](crate::work_queue) of send requests, each
+//! encoded in as many slots as it needs ([`wqe`]).
 //!
 //! The state of a request is not here but in the requester's entry of it.
 
@@ -9,6 +9,7 @@ use crate::work_queue::{Consumer, Producer, RequestMax, Shape};
 use wqe::{Control, Wqe};
 
 mod encode;
+mod flags;
 pub mod wqe;
 
 pub use encode::{WqeHead, WqePayload, WqePlace};
@@ -92,6 +93,11 @@ impl SqConsumer {
     /// Has the port load the slots of the last requests taken, of one slot each: at most `count`.
     pub(in crate::rdmap) fn prefetch_last<D: Device>(&self, count: u64) {
         self.0.prefetch_last(count, D::prefetch);
+    }
+
+    /// Returns the maximum number of requests.
+    pub(in crate::rdmap) const fn count_max(&self) -> usize {
+        self.0.count_max()
     }
 
     /// True if a published request was not taken.

@@ -2,6 +2,7 @@
 //! libibverbs and librdmacm where they fit.
 
 pub mod cm;
+mod completed;
 mod flush_lists;
 pub mod qp;
 pub(crate) mod qp_table;

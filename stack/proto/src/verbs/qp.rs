@@ -37,16 +37,16 @@ impl QpCap {
 /// State of a queue pair (verbs: `ibv_qp_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
-    /// Created; receive requests may be posted (`IBV_QPS_INIT`).
+    /// Created; requests may be posted, and wait (`IBV_QPS_INIT`).
     Idle,
-    /// The connection is being set up.
+    /// The connection is being set up; requests wait.
     Connecting,
     /// Connected: requests are executed (`IBV_QPS_RTS`).
     Rts,
-    /// Graceful close: requests already posted are executed, and only receive requests can be
-    /// posted.
+    /// Graceful close: requests already posted are executed; sends posted now are flushed.
     Closing,
-    /// The connection ended or failed; outstanding requests are flushed (`IBV_QPS_ERR`).
+    /// The connection ended or failed; outstanding requests are flushed, and what is posted
+    /// (`IBV_QPS_ERR`).
     Error,
 }
 

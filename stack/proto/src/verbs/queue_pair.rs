@@ -6,19 +6,23 @@ use crate::ddp::memory::Memory;
 use crate::ddp::regions::AccessScope;
 use crate::ddp::untagged::{BufferQueue, DeliveredMessage};
 use crate::rdmap::operation::ImmediateData;
-use crate::rdmap::requester::{Admission, DoneRequest, Rejection, RequestOutcome, Requester};
+use crate::rdmap::requester::{Admission, Rejection, RequestOutcome, Requester};
 use crate::rdmap::send_queue::wqe::OpcodeSet;
 use crate::rdmap::stream::Stream;
 use crate::verbs::cm::{EndReason, Event};
+use crate::verbs::completed::{SucceededRequests, is_failure, recv_wc, send_wc};
 use crate::verbs::qp::{QpEvent, QpInit, QpState};
 use crate::verbs::resources::Verbs;
 use crate::verbs::srq::SrqUsage;
-use crate::verbs::wc::{Completed, Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
+use crate::verbs::wc::{Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 /// Requests from one that did not succeed on which are reported at once, at most: the rest is
 /// flushed in turn with other queue pairs.
 const COMPLETED_MAX: usize = 64;
+
+/// Requests that are taken at once when the connection begins or fails.
+const EARLY_MAX: usize = 256;
 
 /// Result of [`Qp::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +43,8 @@ struct Rare {
     pending_wc: VecDeque<Wc>,
     /// Number of the request that the peer's Terminate refers to, and its completion status.
     terminated_request: Option<(u64, WcStatus)>,
+    /// [`Wc::vendor_err`] of what is flushed.
+    vendor_err: u32,
 }
 
 /// A queue pair. Of many each cache line is a miss, and counts in their memory.
@@ -165,13 +171,14 @@ impl Qp {
         count
     }
 
-    /// Takes what was posted with [`Qp::post_send`] before the connection began or failed: true if
-    /// there was anything. What the application posted itself is taken when [`Qp::take_sends`] is
-    /// called next.
+    /// Takes what was posted before the connection began or failed: true if there was anything. Of
+    /// what the application posted itself only the beginning: the rest is taken when
+    /// [`Qp::take_sends`] is called next.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_early_sends<M, C>(&mut self, verbs: &mut Verbs<M, C>) -> bool {
-        self.stream.requester.has_producer() && self.take_sends(verbs, usize::MAX) > 0
+        let is_own = self.stream.requester.has_producer();
+        self.take_sends(verbs, if is_own { usize::MAX } else { EARLY_MAX }) > 0
     }
 
     /// Executes requests without network traffic and reports them; in the error state they are
@@ -334,6 +341,9 @@ impl Qp {
             let request = self.stream.terminated_request(&terminate);
             self.rare_mut().terminated_request = request.map(|number| (number, status));
         }
+        if let Some((layer, error_type, code)) = reason.error() {
+            self.rare_mut().vendor_err = u32::from_be_bytes([0, 0, layer << 4 | error_type, code]);
+        }
         if was_connected {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
                 verbs.counters.connections_failed += 1;
@@ -383,6 +393,7 @@ impl Qp {
         if self.state != QpState::Error {
             return self.complete_others(verbs, budget);
         }
+        let vendor_err = self.rare.as_ref().map_or(0, |rare| rare.vendor_err);
         // Receives that completed before the end, and found the completion queue full.
         if let Some(rare) = &mut self.rare {
             while let Some(&wc) = rare.pending_wc.front() {
@@ -390,7 +401,8 @@ impl Qp {
                     return FlushResult::Again;
                 }
                 *budget -= 1;
-                if !verbs.completions.push(self.recv_cq, wc) {
+                let vendor_err = if wc.status == WcStatus::Success { 0 } else { vendor_err };
+                if !verbs.completions.push(self.recv_cq, Wc { vendor_err, ..wc }) {
                     return FlushResult::CqFull(self.recv_cq);
                 }
                 rare.pending_wc.pop_front();
@@ -412,6 +424,8 @@ impl Qp {
                 let refused = refused.filter(|(number, _)| *number == oldest);
                 let refused = refused.map(|(_, status)| status);
                 let wc = send_wc(self.id, &request, outcome, refused);
+                let vendor_err = if wc.status == WcStatus::Success { 0 } else { vendor_err };
+                let wc = Wc { vendor_err, ..wc };
                 if !verbs.completions.push(self.send_cq, wc) {
                     return FlushResult::CqFull(self.send_cq);
                 }
@@ -425,7 +439,7 @@ impl Qp {
                 return FlushResult::Again;
             }
             *budget -= 1;
-            let wc = recv_wc(self.id, buffer.wr_id(), WcStatus::Flushed);
+            let wc = Wc { vendor_err, ..recv_wc(self.id, buffer.wr_id(), WcStatus::Flushed) };
             if !verbs.completions.push(self.recv_cq, wc) {
                 return FlushResult::CqFull(self.recv_cq);
             }
@@ -433,60 +447,4 @@ impl Qp {
         }
         FlushResult::Done
     }
-}
-
-/// The oldest requests of a queue pair, as far as they succeeded.
-struct SucceededRequests<'a> {
-    qp: QpId,
-    requester: &'a mut Requester,
-    /// Number of completions accepted.
-    count: &'a mut u64,
-}
-
-impl Completed for SucceededRequests<'_> {
-    #[inline(always)]
-    fn drain(self, mut accept: impl FnMut(Wc) -> bool) -> bool {
-        self.requester.complete_succeeded(|request| {
-            let is_accepted = accept(success_wc(self.qp, request));
-            *self.count += u64::from(is_accepted);
-            is_accepted
-        })
-    }
-}
-
-/// True for an outcome after which no request is reported with success. A request that was not
-/// executed leaves the stream as it is.
-const fn is_failure(outcome: RequestOutcome) -> bool {
-    matches!(outcome, RequestOutcome::LocalProtection | RequestOutcome::Flushed)
-}
-
-/// Returns the completion of a request that succeeded.
-#[inline(always)]
-fn success_wc(qp: QpId, request: &DoneRequest) -> Wc {
-    let opcode = WcOpcode::from(request.opcode);
-    let byte_len = request.len;
-    Wc { opcode, byte_len, ..recv_wc(qp, request.wr_id, WcStatus::Success) }
-}
-
-fn send_wc(
-    qp: QpId,
-    request: &DoneRequest,
-    outcome: RequestOutcome,
-    refused: Option<WcStatus>,
-) -> Wc {
-    let opcode = WcOpcode::from(request.opcode);
-    let status = match outcome {
-        RequestOutcome::Success => WcStatus::Success,
-        RequestOutcome::LocalProtection if opcode == WcOpcode::Bind => WcStatus::Bind,
-        RequestOutcome::LocalProtection => WcStatus::LocalProtection,
-        RequestOutcome::Flushed => refused.unwrap_or(WcStatus::Flushed),
-        RequestOutcome::Rejected(Rejection::WrongState) => WcStatus::Flushed,
-        RequestOutcome::Rejected(Rejection::Unsupported) => WcStatus::RemoteOperation,
-    };
-    let byte_len = if status == WcStatus::Success { request.len } else { 0 };
-    Wc { opcode, byte_len, ..recv_wc(qp, request.wr_id, status) }
-}
-
-const fn recv_wc(qp: QpId, wr_id: u64, status: WcStatus) -> Wc {
-    Wc::new(wr_id, qp, status, WcOpcode::Recv)
 }

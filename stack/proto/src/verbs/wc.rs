@@ -155,15 +155,45 @@ pub struct Wc {
     /// `RecvImmediate`: the Immediate Data (`imm_data`). RDMA Writes that the sender posted before
     /// are placed.
     pub immediate: Option<ImmediateData>,
+    /// Of a request flushed because of an error, that of the connection (`vendor_err`): layer, type
+    /// and code in the low 16 bits, as in a Terminate (RFC 5040 section 4.8). Otherwise 0, as for a
+    /// local error, which is layer 0, type 0, code 0.
+    pub vendor_err: u32,
+}
+
+/// A completion to be overwritten.
+impl Default for Wc {
+    fn default() -> Self {
+        Self::new(0, QpId { index: 0, generation: 0 }, WcStatus::Success, WcOpcode::Send)
+    }
 }
 
 impl Wc {
+    /// Returns Immediate Data of four bytes, made by [`immediate_u32`]: the first four, in network
+    /// byte order.
+    ///
+    /// [`immediate_u32`]: crate::rdmap::operation::immediate_u32
+    #[must_use]
+    pub fn immediate_u32(&self) -> Option<u32> {
+        let [a, b, c, d, ..] = self.immediate?;
+        Some(u32::from_be_bytes([a, b, c, d]))
+    }
+
     /// A completion that says nothing about received data.
     #[must_use]
     #[inline]
     pub const fn new(wr_id: u64, qp: QpId, status: WcStatus, opcode: WcOpcode) -> Self {
-        let (invalidated, immediate) = (None, None);
-        Self { wr_id, qp, status, opcode, byte_len: 0, solicited: false, invalidated, immediate }
+        Self {
+            wr_id,
+            qp,
+            status,
+            opcode,
+            byte_len: 0,
+            solicited: false,
+            invalidated: None,
+            immediate: None,
+            vendor_err: 0,
+        }
     }
 }
 

@@ -23,8 +23,8 @@ pub struct WorkQueues {
 }
 
 impl WorkQueues {
-    /// Creates queues of these capacities. Zeroes 64 to 128 bytes for each slot, and half as many
-    /// for each send request: the rings are powers of two.
+    /// Creates queues of these capacities. Zeroes 64 to 128 bytes for each slot: the rings are
+    /// powers of two.
     ///
     /// # Panics
     /// If one is to have more than [`WORK_REQUESTS_MAX`](crate::work_queue::WORK_REQUESTS_MAX)
@@ -34,7 +34,7 @@ impl WorkQueues {
         let ([sq, rq], tails) = work_queues([cap.sends.shape(), cap.recvs.shape()]);
         let (sends, sq) = send_queue::from_work_queue(sq);
         let (recvs, rq) = recv_queue::from_work_queue(rq);
-        let requester = Requester::of(sq, cap.sends.max_send_wr);
+        let requester = Requester::of(sq);
         Self { requester, recv_queue: BufferQueue::of(rq), sends, recvs, tails }
     }
 }

@@ -19,6 +19,14 @@ pub const QN_ATOMIC_RESPONSE: u32 = 3;
 /// Immediate Data: eight bytes in their order on the wire. Their meaning is up to the applications.
 pub type ImmediateData = [u8; IMMEDIATE_LEN];
 
+/// Returns Immediate Data of four bytes, as verbs has them (`imm_data`): `value` in network byte
+/// order in the first half, and zeros.
+#[must_use]
+pub const fn immediate_u32(value: u32) -> ImmediateData {
+    let [a, b, c, d] = value.to_be_bytes();
+    [a, b, c, d, 0, 0, 0, 0]
+}
+
 const FETCH_ADD: u32 = 0;
 const SWAP: u32 = 1;
 const CMP_SWAP: u32 = 2;

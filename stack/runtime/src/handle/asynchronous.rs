@@ -34,9 +34,9 @@
 //!     events_l.established(&qp_l).await?;
 //!
 //!     qp_l.post().send_inline(b"").wr_id(1).signaled().ring()?;
-//!     let (mut here, mut there) = (Vec::new(), Vec::new());
-//!     assert_eq!((cq_l.wait(&mut here).await, cq_r.wait(&mut there).await), (1, 1));
-//!     assert_eq!((here[0].wr_id, there[0].wr_id), (1, 9));
+//!     let mut wcs = [Wc::default(); 16];
+//!     assert_eq!(cq_l.wait(&mut wcs).await[0].wr_id, 1);
+//!     assert_eq!(cq_r.wait(&mut wcs).await[0].wr_id, 9);
 //!     Ok(())
 //! })
 //! # }
@@ -147,22 +147,19 @@ impl AsyncCq {
         &self.cq
     }
 
-    /// Waits until there are completions, appends them to `out`, and returns their number, as
-    /// [`Cq::poll`]. 0 once the context is closed or has failed and nothing is left.
-    pub async fn wait(&mut self, out: &mut Vec<Wc>) -> usize {
+    /// Waits until there are completions, moves them to `out`, and returns those, as [`Cq::poll`].
+    /// None once the context is closed or has failed and nothing is left.
+    pub async fn wait<'w>(&mut self, out: &'w mut [Wc]) -> &'w [Wc] {
         loop {
-            let found = self.cq.poll(out);
-            if found > 0 {
-                return found;
+            let found = self.cq.poll(out).len();
+            if found > 0 || out.is_empty() {
+                return &out[..found];
             }
             // What was published before is found by the next poll, what comes later by the event.
             let is_armed = self.cq.req_notify(Notify::Next).is_ok();
-            let found = self.cq.poll(out);
-            if found > 0 || !is_armed {
-                return found;
-            }
-            if self.watched.0.readable().await.is_err() {
-                return 0;
+            let found = self.cq.poll(out).len();
+            if found > 0 || !is_armed || self.watched.0.readable().await.is_err() {
+                return &out[..found];
             }
             take_all(&self.watched, || while self.channel.next_event().is_some() {});
         }

@@ -19,10 +19,10 @@ use crate::fork::{ForkArc, is_child};
 use crate::handle::comp_channel::CompChannel;
 use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
-use crate::threads::{PollBackoff, Spinner};
+use crate::threads::{PollBackoff, Spinner, thread_number};
 
-/// Maximum completions per poll when `out` has no spare capacity.
-const POLL_BATCH: usize = 32;
+/// Completions that [`Cq::poll_with`] takes at a time.
+const POLL_BATCH: usize = 16;
 
 /// Options of a completion queue. Start from [`CqOptions::new`] and set what differs.
 #[derive(Clone, Copy, Debug)]
@@ -109,9 +109,11 @@ impl CqRing {
 
     // Not inlined: the caller keeps no registers for it while the ring is empty.
     #[inline(never)]
-    fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
-        // In a child of `fork` another thread may have held the lock.
-        if is_child() { 0 } else { self.ring.lock().pop_into(out, max) }
+    fn pop_into(&self, out: &mut [Wc]) -> usize {
+        // In a child of `fork` another thread may have held the lock. This thread has it in the
+        // handler of a signal.
+        let ring = if is_child() { None } else { self.ring.lock_once(thread_number()) };
+        ring.map_or(0, |mut ring| ring.pop_into(out))
     }
 }
 
@@ -205,38 +207,74 @@ impl Cq {
         if is_added { Ok(Self { inner: ForkArc::new(inner) }) } else { Err(CreateError::Gone) }
     }
 
-    /// Appends completions to `out`, oldest first, and returns their number: at most the spare
-    /// capacity of `out`, or 32 if it has none. Never waits.
+    /// Moves completions to `out`, oldest first, and returns those (`ibv_poll_cq`). Never waits.
     ///
     /// If there are none and the application polls the shard ([`crate::DriveMode`]), polls it once
     /// first. After a failure of the context ([`crate::Context::has_failed`]) it returns the
     /// flushed completions, and then none. Several threads may poll; each completion goes to one of
     /// them. Costs some 10 ns beyond the poll of the shard.
+    ///
+    /// ```no_run
+    /// # use ferrowarp::*;
+    /// # fn example(cq: &Cq) {
+    /// let mut wcs = [Wc::default(); 32];
+    /// for wc in cq.poll(&mut wcs) {
+    ///     println!("request {}: {}", wc.wr_id, wc.status);
+    /// }
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_poll_cq")]
     #[inline]
-    pub fn poll(&self, out: &mut Vec<Wc>) -> usize {
-        let spare = out.capacity() - out.len();
-        let max = if spare == 0 { POLL_BATCH } else { spare };
-        let found = self.inner.pop_into(out, max);
+    pub fn poll<'w>(&self, out: &'w mut [Wc]) -> &'w [Wc] {
+        let mut found = self.inner.pop_into(out);
         if found == 0 && self.inner.drive() {
-            return self.inner.pop_into(out, max);
+            found = self.inner.pop_into(out);
         }
-        found
+        &out[..found]
+    }
+
+    /// As [`Cq::poll`], for at most `max` completions: passes each to `accept` and returns their
+    /// number. They have left the queue by then, some at a time, and nothing is locked: `accept`
+    /// may post and poll.
+    #[inline]
+    pub fn poll_with(&self, max: usize, mut accept: impl FnMut(Wc)) -> usize {
+        let mut wcs = [Wc::default(); POLL_BATCH];
+        let mut count = 0;
+        while count < max {
+            let room = POLL_BATCH.min(max - count);
+            let mut found = self.inner.pop_into(&mut wcs[..room]);
+            if found == 0 && count == 0 && self.inner.drive() {
+                found = self.inner.pop_into(&mut wcs[..room]);
+            }
+            wcs[..found].iter().copied().for_each(&mut accept);
+            count += found;
+            if found < room {
+                break;
+            }
+        }
+        count
     }
 
     /// As [`Cq::poll`], for a thread that spins on a core which it may share: leaves the core to
-    /// others after many polls that found neither completions nor anything to do for the shard.
+    /// others after many polls that found neither completions nor anything to do for the shard. Of
+    /// two queues that it polls in turn, one polls the shard: an empty poll of the other costs a
+    /// load.
     #[inline]
-    pub fn poll_with(&self, out: &mut Vec<Wc>, spinner: &mut Spinner) -> usize {
-        let spare = out.capacity() - out.len();
-        let max = if spare == 0 { POLL_BATCH } else { spare };
-        let found = self.inner.pop_into(out, max);
-        let is_busy = found > 0 || self.inner.drive();
-        spinner.on_poll(is_busy);
-        if found == 0 && is_busy { self.inner.pop_into(out, max) } else { found }
+    pub fn poll_spinning<'w>(&self, out: &'w mut [Wc], spinner: &mut Spinner) -> &'w [Wc] {
+        let mut found = self.inner.pop_into(out);
+        if found > 0 {
+            spinner.on_poll(true);
+        } else if let Some(is_busy) = self.inner.drive_in_turn() {
+            spinner.on_poll(is_busy);
+            if is_busy {
+                found = self.inner.pop_into(out);
+            }
+        }
+        &out[..found]
     }
 
-    /// Polls until there are completions, for `timeout` at most; returns their number, as
-    /// [`Cq::poll`]. 0 also once the context is closed or has failed and nothing is left.
+    /// Polls until there are completions, for `timeout` at most; returns them, as [`Cq::poll`].
+    /// None also once the context is closed or has failed and nothing is left.
     ///
     /// For a thread that has nothing else to do and must not take a core from others: it spins for
     /// 2 ms without work and leaves its core to others meanwhile ([`Spinner`]), then it sleeps
@@ -246,16 +284,17 @@ impl Cq {
     /// polled, and the sleeps delay what the stack answers.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
-    pub fn wait(&self, out: &mut Vec<Wc>, timeout: Duration) -> usize {
+    pub fn wait<'w>(&self, out: &'w mut [Wc], timeout: Duration) -> &'w [Wc] {
         let deadline = Instant::now().checked_add(timeout);
         let mut backoff = PollBackoff::new();
         let context = &self.inner.context;
         loop {
             let has_ended = context.shards.have_ended();
-            let found = self.poll(out);
+            let found = self.poll(out).len();
             let now = Instant::now();
-            if found > 0 || has_ended || deadline.is_some_and(|deadline| now >= deadline) {
-                return found;
+            let is_over = has_ended || deadline.is_some_and(|deadline| now >= deadline);
+            if found > 0 || out.is_empty() || is_over {
+                return &out[..found];
             }
             if self.inner.drive() | context.drive_paired() {
                 backoff.on_busy();
@@ -317,6 +356,15 @@ impl CqInner {
         }
     }
 
+    /// As [`CqInner::drive`]; `None` if a poll of another queue of the only shard just did so.
+    #[inline]
+    fn drive_in_turn(&self) -> Option<bool> {
+        match &self.shard {
+            Some((_, shard)) => shard.drive_for(self.id),
+            None => Some(self.context.shards.drive()),
+        }
+    }
+
     /// True once none of them runs any more.
     fn has_ended(&self) -> bool {
         match &self.shard {
@@ -328,24 +376,24 @@ impl CqInner {
     /// Removes completions. Locks only rings that are not empty: a thread that spins here finds
     /// them empty most times.
     #[inline(always)]
-    fn pop_into(&self, out: &mut Vec<Wc>, max: usize) -> usize {
+    fn pop_into(&self, out: &mut [Wc]) -> usize {
         if !self.others.is_empty() {
-            return self.pop_in_turn(out, max);
+            return self.pop_in_turn(out);
         }
-        if self.first.peek.is_empty() { 0 } else { self.first.pop_into(out, max) }
+        if self.first.peek.is_empty() { 0 } else { self.first.pop_into(out) }
     }
 
     /// As [`CqInner::pop_into`], with several rings: the first one changes from call to call, so
-    /// that none is neglected when `max` is small.
-    fn pop_in_turn(&self, out: &mut Vec<Wc>, max: usize) -> usize {
+    /// that none is neglected when `out` is short.
+    fn pop_in_turn(&self, out: &mut [Wc]) -> usize {
         let count = self.others.len() + 1;
         let start = self.next.fetch_add(1, Ordering::Relaxed);
         let mut found = 0;
         for step in 0..count {
             let at = start.wrapping_add(step) % count;
             let ring = if at == 0 { &self.first } else { &self.others[at - 1] };
-            if found < max && !ring.peek.is_empty() {
-                found += ring.pop_into(out, max - found);
+            if found < out.len() && !ring.peek.is_empty() {
+                found += ring.pop_into(&mut out[found..]);
             }
         }
         found

@@ -56,10 +56,10 @@ impl Mw {
         self.stag
     }
 
-    /// Returns what [`Post::bind`](crate::Post::bind) posts to bind the window to bytes `offset..offset + len` of a region that was
-    /// registered with [`Access::WINDOW_BIND`]. It has a new STag, not predictable from earlier
-    /// ones; [`Mw::rkey`] returns it from now on. Tagged offsets start at the address of the first
-    /// byte, or at 0 if `zero_based`.
+    /// Returns a request, for [`Post::bind`](crate::Post::bind), to bind the window to bytes
+    /// `offset..offset + len` of a region that was registered with [`Access::WINDOW_BIND`]. It has
+    /// a new STag, not predictable from earlier ones; [`Mw::rkey`] returns it from now on. Tagged
+    /// offsets start at the address of the first byte, or at 0 if `zero_based`.
     ///
     /// The window must not be bound. The region must be of the same domain, and must grant local
     /// write access if `access` grants remote write access. Otherwise the request completes with

@@ -233,9 +233,10 @@ impl Qp {
         &self,
         requests: impl IntoIterator<Item = (u64, B)>,
     ) -> Result<(), PostRefused> {
+        // Dropped after the lock.
+        let _announcing = AnnounceOnPanic(self);
         let mut queue = self.lock_recvs().map_err(|error| PostRefused { error, posted: 0 })?;
         let mut posted = post_recvs(&mut queue, requests);
-        queue.publish();
         if self.shared.is_abandoned() {
             posted = Err(PostRefused { error: PostError::Gone, posted: 0 });
         }
@@ -280,8 +281,8 @@ impl Qp {
         connected.map_err(|error| self.name_overrun(error))
     }
 
-    /// Closes the connection gracefully: requests posted before are executed and complete, after
-    /// that only receives can be posted, and FIN follows the last request. When both peers have
+    /// Closes the connection gracefully: requests posted before are executed and complete, sends
+    /// posted after it complete as flushed, and FIN follows the last request. When both peers have
     /// closed, [`Event::Disconnected`] reports it with [`EndReason::Local`]. Does not wait:
     /// dropping the queue pair or the context before the event flushes incomplete requests.
     ///
@@ -326,8 +327,8 @@ impl Qp {
         self.control(|engine, now, qp| engine.disconnect(now, qp))
     }
 
-    /// Moves the queue pair to the error state (`ibv_modify_qp` to `IBV_QPS_ERR`): disconnects if it
-    /// has a connection, as [`Qp::disconnect`] does. If it never had one, what was posted to it
+    /// Moves the queue pair to the error state (`ibv_modify_qp` to `IBV_QPS_ERR`): disconnects, as
+    /// [`Qp::disconnect`] does, if it has a connection. If it never had one, what was posted to it
     /// completes as flushed, and no event reports it.
     ///
     /// # Errors
@@ -415,16 +416,37 @@ impl Qp {
     }
 }
 
+/// Announces receive requests that were published before a panic of the caller's iterator.
+struct AnnounceOnPanic<'a>(&'a Qp);
+
+impl Drop for AnnounceOnPanic<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.announce(true);
+        }
+    }
+}
+
+/// Publishes receive requests when it is dropped, also by a panic of the caller's iterator.
+struct Publishing<'a>(&'a mut RqProducer);
+
+impl Drop for Publishing<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.publish();
+    }
+}
+
 /// Posts receive requests until one is refused.
 #[inline(always)]
 pub(crate) fn post_recvs<B: AsRef<[Sge]>>(
     queue: &mut RqProducer,
     requests: impl IntoIterator<Item = (u64, B)>,
 ) -> Result<(), PostRefused> {
-    let mut posted = 0;
-    for (wr_id, buffer) in requests {
-        queue.post(wr_id, buffer.as_ref()).map_err(|error| PostRefused { error, posted })?;
-        posted += 1;
+    let queue = Publishing(queue);
+    for (posted, (wr_id, buffer)) in requests.into_iter().enumerate() {
+        queue.0.post(wr_id, buffer.as_ref()).map_err(|error| PostRefused { error, posted })?;
     }
     Ok(())
 }

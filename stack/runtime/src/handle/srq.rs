@@ -125,9 +125,7 @@ impl Srq {
         }
         let producer = self.inner.producer.lock_once(thread_number());
         let mut producer = producer.ok_or(none(PostError::Reentered))?;
-        let posted = post_recvs(&mut producer, requests);
-        producer.publish();
-        posted
+        post_recvs(&mut producer, requests)
     }
 
     /// Arms the limit (`IBV_SRQ_LIMIT`): one limit event when fewer than `limit` buffers are left,

@@ -129,8 +129,7 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     /// Moves a queue pair to the error state, whether it has a connection or not.
     fn to_error(&mut self, now: Instant, qp: QpId);
     /// Takes posted requests of a queue pair, a few hundred at most; the next poll takes the rest.
-    /// True if there were any. To be called before FPDUs start on a connection, because the first
-    /// may already have arrived, and before a graceful close.
+    /// True if there were any. To be called before a graceful close.
     fn take_posted(&mut self, qp: QpId) -> bool;
     /// Closes gracefully, after all posted requests have been taken. `half`: closes only the local
     /// direction; the peer may send for as long as it wants.

@@ -352,7 +352,6 @@ where
         param: &ConnParam,
     ) -> Result<(), CmError> {
         let now = self.advance(now);
-        self.take_posted(qp);
         let result = self.engine.accept(now, request, qp, param);
         self.publish_state(qp);
         result
@@ -383,7 +382,6 @@ where
 
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError> {
         let now = self.advance(now);
-        self.take_posted(qp);
         let result = self.engine.start_fpdus(now, qp, param);
         self.publish_state(qp);
         result

@@ -19,7 +19,7 @@ mod srq;
 mod unbound_qp;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -57,6 +57,9 @@ pub use srq::SrqLimit;
 pub(crate) use srq::SrqShared;
 pub(crate) use unbound_qp::{UnboundQp, UnboundQpTable, UnboundQueues};
 
+/// No completion queue: none has this ID for long.
+const NO_CQ: u32 = u32::MAX;
+
 /// One engine with its port queue, polled by the thread that holds its lock.
 ///
 /// Posting writes to rings, and rings a doorbell if the queue pair was idle; polling a CQ reads
@@ -68,6 +71,9 @@ pub(crate) struct Shard {
     doorbells: Doorbells,
     clock: Clock,
     mode: DriveMode,
+    /// Completion queue whose poll drove the shard, and that no poll of another relied on since; or
+    /// [`NO_CQ`].
+    last_polled: AtomicU32,
     /// Hand-over between application and helper in mode `Helper`; in the other modes it only counts
     /// waiters.
     helper_wakeup: Arc<HelperWakeup>,
@@ -115,6 +121,7 @@ impl Shard {
             doorbells: Doorbells::new(qps_max),
             clock,
             mode,
+            last_polled: AtomicU32::new(NO_CQ),
             helper_wakeup: Arc::new(HelperWakeup::default()),
             siblings,
             state: AtomicCell::new(ShardState::Running),
@@ -132,6 +139,21 @@ impl Shard {
             DriveMode::Dedicated => false,
             DriveMode::Helper => self.drive_beside_helper(),
         }
+    }
+
+    /// As [`Shard::drive`], for a poll of this completion queue; `None` if another one has just
+    /// done so. For a thread that comes back soon: what it has posted since waits until then.
+    #[inline]
+    pub(crate) fn drive_for(&self, cq: CqId) -> Option<bool> {
+        let last = self.last_polled.load(Ordering::Relaxed);
+        if last != cq.0 {
+            let is_other = last != NO_CQ;
+            self.last_polled.store(if is_other { NO_CQ } else { cq.0 }, Ordering::Relaxed);
+            if is_other {
+                return None;
+            }
+        }
+        Some(self.drive())
     }
 
     // Not inlined, so that `poll` is, in the other mode.

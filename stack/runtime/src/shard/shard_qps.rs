@@ -54,8 +54,9 @@ pub(crate) struct ShardQp {
     cqs: [CqId; 2],
     /// Tails of the send queue and of the receive queue.
     tails: Tails<2>,
-    /// Low halves of two tails: of the send queue, up to which everything was taken, and of the
-    /// receive queue, as announced to the engine. The queues have fewer slots than 2^32.
+    /// Low halves of two tails: of the send queue, up to which everything was taken, or left until
+    /// the connection is up; of the receive queue, as announced to the engine. The queues have
+    /// fewer slots than 2^32.
     seen: [u32; 2],
     /// The shard polls the tails.
     pub(crate) is_hot: bool,
@@ -120,7 +121,8 @@ impl ShardQp {
         let (state, rights) = engine.qp_status(self.id);
         let is_new = self.shared.state() != state;
         self.shared.set_state(state, rights);
-        is_new && matches!(state, QpState::Rts | QpState::Error) && self.tails.load()[0] > 0
+        let takes = !matches!(state, QpState::Idle | QpState::Connecting);
+        is_new && takes && self.tails.load()[0] > 0
     }
 
     /// Announces posted requests to the engine, and has it take `max` sends at most.
@@ -132,9 +134,10 @@ impl ShardQp {
             engine.on_recvs_posted(self.id);
         }
         let (sends, sends_left) = engine.take_sends(self.id, max);
-        // Or more: those that were posted meanwhile cost one call that takes nothing. Of those that
-        // are left all may have been seen before, when the queue pair did not take any yet.
-        self.seen[0] = if sends_left { sq_tail.wrapping_sub(1) } else { sq_tail };
+        if !sends_left {
+            // Or more: those that were posted meanwhile cost one call that takes nothing.
+            self.seen[0] = sq_tail;
+        }
         self.is_used = true;
         engine.rings().mark_dirty(self.id);
         Served { any: any_recv || sends > 0, sends, sends_left }
@@ -321,6 +324,10 @@ impl ShardQps {
     /// Has the next poll take the sends of a queue pair, which begins to take them.
     #[cold]
     pub(crate) fn restart(&mut self, qp: QpId) {
+        if let Some(shard_qp) = self.get_mut(qp) {
+            // The engine has left what was seen.
+            shard_qp.seen[0] = shard_qp.seen[0].wrapping_sub(1);
+        }
         self.restarted.push(qp);
         self.care_at = Instant::ZERO;
     }

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Returns a number that no other thread has, at least until 2^32 more have been given one. Possible
-/// in a signal handler. One load, but for the first call.
+/// Returns a number that no other thread has, at least until 2^32 more have been given one.
+/// Possible in a signal handler. One load, but for the first call.
 #[inline]
 pub(crate) fn thread_number() -> NonZeroU32 {
     thread_local! {

@@ -22,9 +22,10 @@ const SLEEP_PERIOD: Duration = Duration::from_millis(20);
 /// Length of these sleeps.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// Adaptive wait between two polls of a thread that would otherwise spin; see [`Cq::poll_with`].
+/// Adaptive wait between two polls of a thread that would otherwise spin; see
+/// [`Cq::poll_spinning`].
 ///
-/// [`Cq::poll_with`]: crate::Cq::poll_with
+/// [`Cq::poll_spinning`]: crate::Cq::poll_spinning
 ///
 /// On a core of its own the thread spins. Next to other threads that poll with a `Spinner`, or that
 /// sleep often, it yields between polls without work. Next to a thread that computes it sleeps.

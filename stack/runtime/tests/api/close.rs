@@ -81,7 +81,7 @@ fn close_executes_a_long_queue() {
     a.close().unwrap();
     let mut found = Vec::with_capacity(COUNT);
     drive_until(&left.context, &right.context, || {
-        cq.poll(&mut found);
+        cq.poll_with(COUNT, |wc| found.push(wc));
         found.len() == COUNT
     });
     assert!(found.iter().all(|wc| wc.status == WcStatus::Success));
@@ -146,9 +146,9 @@ impl Unacknowledged {
         let source = left.mr(64, Access::LOCAL_READ);
         let sink = right.mr(64, Access::REMOTE_WRITE);
         write(&a, 1, source.sge(0, 64), &sink, 0).unwrap();
-        let mut wcs = Vec::new();
+        let mut wcs = [Wc::default(); 4];
         let start = Instant::now();
-        while left.cq.poll(&mut wcs) == 0 {
+        while left.cq.poll(&mut wcs).is_empty() {
             assert!(start.elapsed() < TIMEOUT, "a Write completes without the peer");
         }
         assert_eq!(wcs[0].status, WcStatus::Success);
@@ -202,8 +202,7 @@ fn post_across_close(time: Duration) -> (Result<(), PostError>, Vec<WcStatus>, D
         let took = start.elapsed();
         (posting.join().unwrap(), took)
     });
-    let mut found = Vec::with_capacity(16);
-    cq.poll(&mut found);
+    let found = poll_once(&cq);
     (posted, found.iter().map(|wc| wc.status).collect(), took)
 }
 
@@ -225,7 +224,7 @@ fn posting_that_outlasts_close_is_refused() {
 fn accepted(cq: &Cq, post: impl Fn() -> Result<(), PostError>) -> (usize, Vec<Wc>) {
     let (mut count, mut found) = (0, Vec::new());
     loop {
-        cq.poll(&mut found);
+        cq.poll_with(64, |wc| found.push(wc));
         match post() {
             Ok(()) => count += 1,
             Err(PostError::QueueFull) => std::thread::yield_now(),
@@ -258,7 +257,7 @@ fn all_that_is_posted_until_close_completes() {
             [sends, recvs, idle].map(|thread| thread.join().unwrap())
         });
         let mut found = posted.each_ref().map(|(_, found)| &found[..]).concat();
-        while cq.poll(&mut found) > 0 {}
+        while cq.poll_with(4096, |wc| found.push(wc)) > 0 {}
         let of = |id| found.iter().filter(|wc| wc.wr_id == id).count();
         assert_eq!([of(1), of(2), of(3)], posted.map(|(count, _)| count), "round {round}");
         assert!(!cq.overrun());

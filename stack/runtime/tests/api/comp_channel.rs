@@ -52,7 +52,7 @@ impl Fixture {
     /// Polls all completions, reposts their receives, and returns how many there were.
     fn drain(&mut self) -> u64 {
         let mut found = Vec::new();
-        while self.cq.poll(&mut found) > 0 {}
+        while self.cq.poll_with(32, |wc| found.push(wc)) > 0 {}
         for wc in &found {
             self.b.post_recv(wc.wr_id, self.recv_mr.sge(0, 64)).unwrap();
         }
@@ -194,7 +194,7 @@ fn overrun_notifies_a_cq_armed_for_solicited() {
     // Four completed receives, and those flushed when the queue pair enters the Error state.
     let mut found = Vec::new();
     drive_until(&left.context, &right.context, || {
-        cq.poll(&mut found);
+        cq.poll_with(16, |wc| found.push(wc));
         found.len() == 16
     });
     assert!(found[..4].iter().all(|wc| wc.status == WcStatus::Success));
@@ -257,11 +257,11 @@ fn sleeping_threads_lose_no_completion_event() {
         let mut seen = 0;
         while seen < rounds {
             fx.cq.req_notify(Notify::Next).unwrap();
-            let mut found = Vec::new();
-            if fx.cq.poll(&mut found) == 0 {
+            let mut found = poll_once(&fx.cq);
+            if found.is_empty() {
                 let event = fx.channel.wait(TIMEOUT);
                 assert_eq!(event, Some(fx.cq.id()), "an event was lost after {seen}");
-                fx.cq.poll(&mut found);
+                found = poll_once(&fx.cq);
             }
             for wc in found {
                 fx.b.post_recv(wc.wr_id, fx.recv_mr.sge(0, 64)).unwrap();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::{
     Access, Cq, CqOptions, CreateError, DriveMode, LimitError, Notify, Qp, QpOptions, QpState,
-    ResizeError, WcStatus,
+    ResizeError, Wc, WcStatus,
 };
 
 use crate::shards::sharded;
@@ -67,12 +67,13 @@ fn traffic_goes_on_while_resized(shards: usize, drive: DriveMode) {
         });
         scope.spawn(|| {
             let _done = Done(&done);
-            let mut found = Vec::with_capacity(8);
+            let mut wcs = [Wc::default(); 8];
             while !is_done() {
-                if cq.poll(&mut found) == 0 {
+                let found = cq.poll(&mut wcs);
+                if found.is_empty() {
                     std::thread::yield_now();
                 }
-                for wc in found.drain(..) {
+                for wc in found {
                     let index = pairs.iter().position(|(a, _)| a.id() == wc.qp).unwrap();
                     let next = polled[index].fetch_add(1, Ordering::Release);
                     assert_eq!((wc.wr_id, wc.status), (next, WcStatus::Success));
@@ -138,8 +139,9 @@ fn queue_is_not_shrunk_below_what_it_holds() {
     cq.resize(64).unwrap();
     complete(&left, &right, &pairs[1].0, 9..64);
     assert!(!cq.overrun(), "each ring has grown");
-    let mut found = Vec::with_capacity(128);
-    assert_eq!(cq.poll(&mut found), 96);
+    let mut wcs = [Wc::default(); 128];
+    let found = cq.poll(&mut wcs);
+    assert_eq!(found.len(), 96);
     for ((a, _), count) in pairs.iter().zip([32, 64]) {
         let of_one: Vec<_> = found.iter().filter(|wc| wc.qp == a.id()).collect();
         let ids: Vec<_> = of_one.iter().map(|wc| wc.wr_id).collect();
@@ -194,7 +196,7 @@ fn resize_loses_no_notification() {
     empty_write(&pairs[0].0, 0).unwrap();
     assert_eq!(channel.wait(TIMEOUT), Some(cq.id()));
     let mut found = Vec::new();
-    assert_eq!(cq.poll(&mut found), 1);
+    assert_eq!(cq.poll_with(32, |wc| found.push(wc)), 1);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -211,7 +213,7 @@ fn resize_loses_no_notification() {
             found.clear();
             while found.is_empty() {
                 cq.req_notify(Notify::Next).unwrap();
-                if cq.poll(&mut found) == 0 {
+                if cq.poll_with(32, |wc| found.push(wc)) == 0 {
                     assert_eq!(channel.wait(TIMEOUT), Some(cq.id()), "round {round}");
                 }
             }
@@ -251,7 +253,7 @@ fn overrun_during_resizes_loses_no_completion() {
             pairs.iter().all(|(a, _)| a.state() == QpState::Error)
         });
         drive_until(&left.context, &right.context, || {
-            cq.poll(&mut found);
+            cq.poll_with(32, |wc| found.push(wc));
             found.len() as u64 >= 2 * EACH
         });
     });
@@ -273,8 +275,7 @@ fn resize_after_an_overrun_admits_the_flushed_completions() {
     cq.resize(16).unwrap();
     // Nothing is polled meanwhile.
     drive_for(&left.context, &right.context, Duration::from_millis(1));
-    let mut found = Vec::with_capacity(32);
-    assert_eq!(cq.poll(&mut found), 16);
+    let found = poll_once(&cq);
     let ids: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
     assert_eq!(ids, (0..16).collect::<Vec<_>>());
     assert!(cq.overrun(), "it has overrun all the same");

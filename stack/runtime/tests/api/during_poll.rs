@@ -41,9 +41,7 @@ fn recv_completion_is_published_before_the_poll_transmits() {
     let (found, polled) = mpsc::channel();
     let cq = right.cq.clone();
     *hooks.tx.lock().unwrap() = Some(Box::new(move || {
-        let mut completions = Vec::new();
-        cq.poll(&mut completions);
-        found.send(completions).unwrap();
+        found.send(poll_once(&cq)).unwrap();
     }));
     right.context.drive();
     let completions = polled.recv().unwrap();
@@ -69,8 +67,7 @@ fn unsignaled_requests_free_their_slots_in_the_poll_that_also_receives() {
     // One poll receives the message, and takes and completes the Writes.
     right.context.drive();
     post_unsignaled().unwrap();
-    let mut completions = Vec::new();
-    right.cq.poll(&mut completions);
+    let completions = poll_once(&right.cq);
     assert_eq!(completions.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [8]);
 }
 

@@ -3,7 +3,8 @@
 use std::thread;
 
 use ferrowarp::{
-    Access, AtomicOp, DriveMode, EndReason, Event, Mr, PostError, Qp, SendFlags, WcOpcode, WcStatus,
+    Access, AtomicOp, DriveMode, EndReason, Event, Mr, PostError, Qp, SendFlags, Wc, WcOpcode,
+    WcStatus,
 };
 
 use crate::support::*;
@@ -52,17 +53,16 @@ fn atomics_lose_no_update_across_qps_and_local_threads() {
                 }
             });
         }
-        let (mut posted, mut done, mut wcs) = (0, 0, Vec::new());
+        let (mut posted, mut done, mut wcs) = (0, 0, [Wc::default(); 32]);
         drive_until(&left.context, &right.context, || {
             for (a, _) in &links {
                 while posted < REMOTE && atomic(a, posted, upper, &sink, &word).is_ok() {
                     posted += 1;
                 }
             }
-            wcs.clear();
-            left.cq.poll(&mut wcs);
-            assert!(wcs.iter().all(|wc| wc.status == WcStatus::Success), "{wcs:?}");
-            done += wcs.len() as u64;
+            let found = left.cq.poll(&mut wcs);
+            assert!(found.iter().all(|wc| wc.status == WcStatus::Success), "{found:?}");
+            done += found.len() as u64;
             done == REMOTE
         });
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use dpdk_sys::fork::run_in_child;
 use ferrowarp::{
     Abort, Access, Buffer, CompChannel, ConnParam, ConnRequest, Context, DriveMode, EventChannel,
-    Listener, Mr, Mw, Notify, Qp, QpOptions, Sge, Spinner, Srq,
+    Listener, Mr, Mw, Notify, Qp, QpOptions, Sge, Spinner, Srq, Wc,
 };
 
 use crate::support::rx_hook::{Hooks, hooked_contexts};
@@ -59,7 +59,7 @@ impl Objects {
         (0..4).for_each(|wr_id| send(&a, wr_id, b"").unwrap());
         drive_for(&left.context, &right.context, Duration::from_millis(20));
         srq.arm(2).unwrap();
-        assert_eq!(left.cq.poll(&mut Vec::with_capacity(1)), 1, "and three more");
+        assert_eq!(left.cq.poll_with(1, |_| ()), 1, "and three more");
         let (connected, listener, idle) = ((a.into(), b.into()), listener.into(), right.qp());
         let objects = Self {
             left,
@@ -137,10 +137,11 @@ fn calls_fail(objects: Objects) -> bool {
     // Completions, which there are in the parent's memory.
     let cqs = [&left.cq, b.recv_cq()];
     for cq in cqs {
-        let mut found = Vec::new();
-        check("poll", &cq.poll(&mut found), "0");
-        check("poll_with", &cq.poll_with(&mut found, &mut Spinner::new()), "0");
-        check("Cq::wait", &cq.wait(&mut found, forever), "0");
+        let mut wcs = [Wc::default(); 4];
+        check("poll", &cq.poll(&mut wcs), "[]");
+        check("poll_with", &cq.poll_with(4, |_| ()), "0");
+        check("poll_spinning", &cq.poll_spinning(&mut wcs, &mut Spinner::new()), "[]");
+        check("Cq::wait", &cq.wait(&mut wcs, forever), "[]");
         check("resize", &cq.resize(128), GONE);
     }
     check("req_notify", &b.recv_cq().req_notify(Notify::Next), GONE);
@@ -261,7 +262,7 @@ fn calls_of_a_forked_child_fail_at_once_whatever_locks_are_held() {
         // The others in turn, as long as the forks take.
         scope.spawn(|| until(&ends, || (events.next_event(), channel.next_event())));
         scope.spawn(|| until(&ends, || (context.allocate(64), context.alloc_pd())));
-        scope.spawn(|| until(&ends, || (srq.next_limit(), cq.poll(&mut Vec::new()))));
+        scope.spawn(|| until(&ends, || (srq.next_limit(), cq.poll_with(32, |_| ()))));
         scope.spawn(|| until(&ends, || (pd.allocate_window(), listener.next_request())));
         barrier.wait();
         let passed =

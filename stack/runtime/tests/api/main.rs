@@ -30,6 +30,8 @@ mod misdelivery;
 mod poll_cost;
 mod poll_panic;
 mod posting;
+mod posting_in_signals;
+mod request_sizes;
 mod settings;
 mod shard_overrun;
 mod shard_panic;

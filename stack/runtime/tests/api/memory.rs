@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::{
     Access, CreateError, DriveMode, EndReason, Event, MemoryError, PostError, QpOptions,
-    RemoteAddr, WcOpcode, WcStatus,
+    RemoteAddr, Wc, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -34,12 +34,12 @@ fn nothing_is_written_after_revoke_returns() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 (0..4).for_each(post);
-                let mut wcs = Vec::new();
+                let mut wcs = [Wc::default(); 32];
                 let mut number = 4_u64;
                 while !over.load(Ordering::Relaxed) {
-                    left.cq.poll(&mut wcs);
+                    let found = left.cq.poll(&mut wcs);
                     right.context.drive();
-                    for _ in wcs.drain(..) {
+                    for _ in found {
                         number += 1;
                         // Flushed once a Write after the revocation has ended the connection.
                         post(number);
@@ -299,7 +299,7 @@ fn long_message_holds_its_srq_buffer_over_many_polls() {
         drive_until(&left.context, &right.context, || {
             // The queue pair also sends meanwhile.
             let _ = empty_write(&b, 99);
-            right.cq.poll(&mut wcs);
+            right.cq.poll_with(32, |wc| wcs.push(wc));
             wcs.iter().any(|wc| wc.opcode == WcOpcode::Recv)
         });
         let wc = wcs.iter().find(|wc| wc.opcode == WcOpcode::Recv).unwrap();

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use ferrowarp::{Access, CqOptions, DriveMode, QpOptions, WcStatus};
+use ferrowarp::{Access, CqOptions, DriveMode, QpOptions, Wc, WcStatus};
 
 use crate::shards::{connect_many, write_and_read_all};
 use crate::support::heap_port::{Steer, by_flow, heap_contexts, mirrored};
@@ -91,14 +91,12 @@ fn threads_share_queues_and_the_mesh() {
             let (right, srq, recv_mr, connections) = (&right, &srq, &recv_mr, &connections);
             scope.spawn(move || {
                 let handle = right.context.shard(shard).unwrap();
-                let mut found = Vec::new();
+                let mut wcs = [Wc::default(); 32];
                 while !done.load(Ordering::Acquire) {
                     if !handle.drive() {
                         std::thread::yield_now();
                     }
-                    found.clear();
-                    right.cq.poll(&mut found);
-                    for wc in &found {
+                    for wc in right.cq.poll(&mut wcs) {
                         assert_eq!(wc.status, WcStatus::Success);
                         if !wc.opcode.is_receive() {
                             continue;
@@ -128,7 +126,7 @@ fn threads_share_queues_and_the_mesh() {
                     let (mut found, start) = (Vec::new(), Instant::now());
                     while found.len() < 3 {
                         handle.drive();
-                        if cq.poll(&mut found) == 0 {
+                        if cq.poll_with(32, |wc| found.push(wc)) == 0 {
                             std::thread::yield_now();
                         }
                         assert!(start.elapsed() < TIMEOUT, "round {round} of shard {shard}");

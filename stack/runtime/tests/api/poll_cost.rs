@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, AsyncEvent, Config, Context, Cq, DriveMode, Event, Qp, QpOptions, QpState, Srq,
+    Access, AsyncEvent, Config, Context, Cq, DriveMode, Event, Qp, QpOptions, QpState, Srq, Wc,
     WcStatus,
 };
 
@@ -116,10 +116,9 @@ fn poll_costs_the_same_with_many_idle_and_blocked_queues() {
          flush {with_blocked:.0?}"
     );
     // All are flushed as the application polls.
-    let (mut found, mut flushed) = (Vec::with_capacity(64), 0);
+    let (mut wcs, mut flushed) = ([Wc::default(); 64], 0);
     drive_until(&left.context, &right.context, || {
-        found.clear();
-        full.poll(&mut found);
+        let found = full.poll(&mut wcs);
         flushed +=
             found.iter().filter(|wc| wc.status == WcStatus::Flushed && wc.wr_id == 7).count();
         flushed == waiting.len()
@@ -154,14 +153,14 @@ fn flood_of_one_application_leaves_the_others_their_turn() {
         }
     };
     let (mut longest, mut rounds, mut most) = (LongestPoll::default(), 0, 0);
-    let mut found = Vec::with_capacity(16);
+    let mut wcs = [Wc::default(); 16];
     let begin = Instant::now();
     while rounds < 20 {
         flood();
         write(&modest, rounds, source.sge(0, 8), &sink, 8).unwrap();
         let mut polls = 0;
         // It polls the shard.
-        while longest.time(|| small.poll(&mut found)) == 0 {
+        while longest.time(|| small.poll(&mut wcs).len()) == 0 {
             longest.time(|| left.context.drive());
             right.context.drive();
             polls += 1;
@@ -169,7 +168,6 @@ fn flood_of_one_application_leaves_the_others_their_turn() {
         }
         // Control calls and the other direction, meanwhile.
         assert!(modest.tcp_stats().is_some() && peer.tcp_stats().is_some());
-        found.clear();
         (rounds, most) = (rounds + 1, most.max(polls));
     }
     println!("{most} polls at most until a completion");
@@ -191,11 +189,9 @@ fn full_queues_of_one_application_leave_the_others_their_turn() {
     let mut polls = LongestPoll::default();
     let full = left.context.create_cq(4).unwrap();
     let waiting = blocked(&left, &right, &full, WAITING, &mut polls);
-    let (mut found, mut taken, mut most, mut more) = (Vec::with_capacity(16), 0, 0, Vec::new());
-    let mut one = Vec::with_capacity(1);
+    let (mut wcs, mut taken, mut most, mut more) = ([Wc::default(); 16], 0, 0, Vec::new());
     for round in 0..ROUNDS {
-        one.clear();
-        taken += full.poll(&mut one);
+        taken += full.poll_with(1, |_| ());
         if round % 4 == 0 {
             let full = left.context.create_cq(1).unwrap();
             let options = QpOptions::new(&full).max_send_wr(16);
@@ -206,14 +202,13 @@ fn full_queues_of_one_application_leave_the_others_their_turn() {
         }
         write(&modest, round as u64, source.sge(0, 8), &sink, 8).unwrap();
         let mut count = 0;
-        while count == 0 || polls.time(|| left.cq.poll(&mut found)) == 0 {
+        while count == 0 || polls.time(|| left.cq.poll(&mut wcs).len()) == 0 {
             polls.time(|| left.context.drive());
             right.context.drive();
             count += 1;
             assert!(count < 1000, "round {round}: nothing completes");
         }
-        assert_eq!((found[0].wr_id, found[0].status), (round as u64, WcStatus::Success));
-        found.clear();
+        assert_eq!((wcs[0].wr_id, wcs[0].status), (round as u64, WcStatus::Success));
         most = most.max(count);
     }
     println!("{most} polls at most until a completion");

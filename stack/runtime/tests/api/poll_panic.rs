@@ -62,9 +62,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     let end = Some(AsyncEvent::Connection { qp: b.id() });
     assert_eq!(got, [end, Some(AsyncEvent::Failed), None]);
     // Outstanding receives are flushed, in order.
-    let mut found = Vec::new();
-    cq.poll(&mut found);
-    let found: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+    let found: Vec<_> = poll_once(&cq).iter().map(|wc| (wc.wr_id, wc.status)).collect();
     let flushed: Vec<_> = (0..RECEIVES as u64).map(|id| (id, WcStatus::Flushed)).collect();
     assert_eq!(found, flushed);
     // Later calls fail at once.
@@ -122,8 +120,7 @@ fn request_posted_across_the_end_of_a_shard_is_flushed() {
         }
         post.send_inline(b"late").wr_id(2);
         post.ring().unwrap();
-        let mut found = Vec::new();
-        right.cq.poll(&mut found);
+        let found = poll_once(&right.cq);
         let ids: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
         assert!(found.iter().all(|wc| wc.status == WcStatus::Flushed));
         assert_eq!(ids, if is_hot { vec![1, 2] } else { vec![2] });

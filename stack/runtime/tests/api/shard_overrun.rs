@@ -34,7 +34,7 @@ fn overrun_in_one_shard_ends_the_queue_pairs_of_all() {
     // What the queue holds can be polled, of both shards.
     let mut found = Vec::new();
     drive_until(&left.context, &right.context, || {
-        small.poll(&mut found);
+        small.poll_with(32, |wc| found.push(wc));
         found.len() as u64 == SENDS
     });
     let order: Vec<_> = found.iter().map(|wc| wc.wr_id).collect();
@@ -92,7 +92,7 @@ fn overrun_ends_idle_queue_pairs(shards: usize) {
     // Their receives complete in the other queue, each once, also those posted after the end.
     let mut found = Vec::with_capacity(16);
     drive_until(&left.context, &right.context, || {
-        left.cq.poll(&mut found);
+        left.cq.poll_with(16, |wc| found.push(wc));
         found.len() >= 8
     });
     for (qp, first) in idle.into_iter().zip([100, 200]) {
@@ -232,11 +232,11 @@ fn shard_in_a_poll_adds_nothing_to_a_queue_that_overran_in_another() {
     assert_eq!((fx.small.overrun(), b1.state()), (true, QpState::Error), "after the same poll");
     // A poll that finds completions polls no shard.
     let mut found = Vec::with_capacity(16);
-    assert_eq!(fx.small.poll(&mut found), 4);
+    assert_eq!(fx.small.poll_with(16, |wc| found.push(wc)), 4);
     assert!(found.iter().all(|wc| wc.qp == b0.id()), "{found:?}");
     // What was received is reported later, and the rest flushed.
     drive_until(&fx.left.context, &fx.right.context, || {
-        fx.small.poll(&mut found);
+        fx.small.poll_with(16, |wc| found.push(wc));
         found.len() == 16
     });
     for (b, received) in [(b0, 5), (b1, 2)] {
@@ -257,8 +257,7 @@ fn shard_that_fails_flushes_into_a_queue_that_overran_in_another() {
     let shard = fx.right.context.shard(1).unwrap();
     shard.drive();
     assert!(fx.small.overrun() && shard.has_failed());
-    let mut found = Vec::with_capacity(16);
-    fx.small.poll(&mut found);
+    let found = poll_once(&fx.small);
     let [_, (_, b1)] = &fx.pairs;
     let of_one: Vec<_> = found.iter().filter(|wc| wc.qp == b1.id()).collect();
     let ids: Vec<_> = of_one.iter().map(|wc| (wc.wr_id, wc.status)).collect();

@@ -19,8 +19,10 @@ impl Workload {
         loop {
             let side = &self.slots[conn].sides[end];
             let has_room = side.posted.len() < DEPTH && side.posted_count < self.plan.per_side;
-            // After the end of the connection requests are refused, or flushed.
-            let may_post = side.is_up && !side.post_refused && has_room;
+            // Every other initiator posts before it is connected. After the end of the connection
+            // requests are flushed.
+            let is_early = end == 0 && side.salt.is_multiple_of(2) && !side.has_ended;
+            let may_post = (side.is_up || is_early) && !side.post_refused && has_room;
             if !may_post || !self.post_next(world, (end, conn)) {
                 return;
             }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::{
     Access, Config, ConnParam, ConnRequest, Context, Cq, Listener, Mr, Qp, QpOptions, QpState, Sge,
-    WcOpcode, WcStatus,
+    Wc, WcOpcode, WcStatus,
 };
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::peer::{Peer, Segmentation, Startup, opcode};
@@ -89,16 +89,16 @@ impl Drop for Running {
 impl Server {
     fn run(mut self, stop: &AtomicBool) {
         let mut swept = Instant::now();
-        let mut batch = Vec::new();
+        let mut wcs = [Wc::default(); 32];
         while !stop.load(Ordering::Relaxed) {
             let mut busy = false;
             while let Some(request) = self.listener.poll() {
                 busy = true;
                 self.accept(request);
             }
-            batch.clear();
-            busy |= self.cq.poll(&mut batch) > 0;
-            for wc in &batch {
+            let found = self.cq.poll(&mut wcs);
+            busy |= !found.is_empty();
+            for wc in found {
                 self.complete(wc);
             }
             if swept.elapsed() > Duration::from_millis(50) {

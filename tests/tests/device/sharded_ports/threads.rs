@@ -171,10 +171,11 @@ impl<'a> Server<'a> {
             assert_eq!(request.shard(), self.shard);
             request.accept(self.create_qp(), ConnParam::default()).unwrap();
         }
-        let mut found = Vec::new();
-        is_busy |= self.cq.poll(&mut found) > 0;
+        let mut wcs = [Wc::default(); 32];
+        let found = self.cq.poll(&mut wcs);
+        is_busy |= !found.is_empty();
         for wc in found {
-            self.complete(&wc);
+            self.complete(wc);
         }
         if !is_busy {
             std::thread::yield_now();

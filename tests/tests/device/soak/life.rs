@@ -119,12 +119,12 @@ impl Life {
     }
 
     /// Posts the request that `begin` begins.
-    fn send<'a>(
+    fn send(
         &mut self,
         end: usize,
         expected: Expected,
         requests: &mut Requests,
-        begin: impl for<'p, 'q> FnOnce(&'p mut Post<'q>) -> SendRequest<'p, 'q, 'a>,
+        begin: impl for<'p, 'q> FnOnce(&'p mut Post<'q>) -> SendRequest<'p, 'q>,
     ) -> Result<u64> {
         let qp = self.qp(end)?;
         let wr_id = requests.add(qp.id(), expected);

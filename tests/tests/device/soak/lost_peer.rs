@@ -63,7 +63,7 @@ pub(crate) fn run(tallies: &Tallies) -> Result<()> {
     // A peer that is gone without a word is given up after minutes.
     while !is_silent && ended < CONNECTIONS {
         left.drive();
-        cq_l.poll(&mut completions);
+        cq_l.poll_with(32, |wc| completions.push(wc));
         for event in actives.iter().filter_map(ferrowarp::Qp::next_event) {
             ended += usize::from(matches!(event, Event::Disconnected { .. }));
         }

@@ -63,7 +63,8 @@ pub(crate) struct Worker {
     right: Side,
     requests: Requests,
     rng: SmallRng,
-    completions: Vec<Wc>,
+    /// Those of a poll.
+    completions: Box<[Wc]>,
     tallies: Arc<Tallies>,
 }
 
@@ -86,7 +87,7 @@ impl Worker {
             right: side(right, right_cqs)?,
             requests: Requests::default(),
             rng: SmallRng::seed_from_u64(number as u64),
-            completions: Vec::with_capacity(capacity),
+            completions: vec![Wc::default(); capacity].into(),
             tallies: Arc::clone(tallies),
         })
     }
@@ -122,9 +123,9 @@ impl Worker {
     fn poll(&mut self) -> Result<()> {
         let Self { left, right, requests, completions, .. } = self;
         for cq in left.cqs.iter().chain(&right.cqs) {
-            cq.poll(completions);
+            cq.poll(completions).iter().try_for_each(|wc| requests.complete(wc))?;
         }
-        completions.drain(..).try_for_each(|wc| requests.complete(&wc))
+        Ok(())
     }
 
     /// Polls until `is_done`.

@@ -140,8 +140,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.qps.by_id(qp).map(|qp| qp.stream.access_scope())
     }
 
-    /// Posts a work request to the send queue. It waits there until the queue pair is connected, and
-    /// is flushed after the end of the connection.
+    /// Posts a work request to the send queue. It waits there until the queue pair is connected,
+    /// and is flushed after the end of the connection.
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted. `QueueFull` also if the application posts to

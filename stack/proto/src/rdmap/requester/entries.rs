@@ -63,6 +63,9 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 32, "two entries share a cache line");
 
 impl Entry {
+    const UNUSED: Self =
+        Self { control: Control::NONE, wr_id: 0, slot: 0, len: 0, progress: Progress::Queued };
+
     /// Returns the entry of the request `wqe`, which begins in `slot`.
     #[inline(always)]
     pub(super) fn new(slot: u64, wqe: &Wqe<'_>) -> Self {
@@ -133,7 +136,8 @@ const PREFETCHED_COUNT: usize = 4;
 /// first ever posted: `oldest..next_to_build` are built or refused, `next_to_build..end` are not.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// By number, modulo the length, which is a power of two.
+    /// By number, modulo the length, which is a power of two. Of a short queue allocated with the
+    /// first request: many queue pairs never have one.
     entries: Box<[Entry]>,
     pub(super) oldest: u64,
     pub(super) next_to_build: u64,
@@ -141,11 +145,24 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    pub(super) fn new(count_max: usize) -> Self {
-        let control = Control::default();
-        let unused = Entry { control, wr_id: 0, slot: 0, len: 0, progress: Progress::Queued };
-        let entries = vec![unused; count_max.next_power_of_two()].into_boxed_slice();
-        Self { entries, oldest: 0, next_to_build: 0, end: 0 }
+    /// Room for none, until [`Entries::allocate`].
+    pub(super) fn new() -> Self {
+        Self { entries: Box::new([Entry::UNUSED]), oldest: 0, next_to_build: 0, end: 0 }
+    }
+
+    /// True if [`Entries::allocate`] was not called.
+    #[inline(always)]
+    pub(super) const fn is_unallocated(&self) -> bool {
+        self.entries.len() == 1
+    }
+
+    /// Makes room for `count_max` requests, before the first is appended.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn allocate(&mut self, count_max: usize) {
+        // Two at least, so that this is done once.
+        let count = count_max.next_power_of_two().max(2);
+        self.entries = vec![Entry::UNUSED; count].into_boxed_slice();
     }
 
     /// Has the port load the entries of the next requests to build, as far as they lie together;

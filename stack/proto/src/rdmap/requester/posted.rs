@@ -22,8 +22,8 @@ impl Admission {
 }
 
 impl Requester {
-    /// Posts a request, which [`Requester::take_posted`] takes. The caller has checked the rights of
-    /// the connection.
+    /// Posts a request, which [`Requester::take_posted`] takes. The caller has checked the rights
+    /// of the connection.
     ///
     /// # Errors
     /// [`PostError`]; `QueueFull` also if the application posts itself.
@@ -52,6 +52,9 @@ impl Requester {
     /// requests before it.
     #[inline]
     pub fn take_posted(&mut self, admission: Admission, max: usize) -> usize {
+        if self.entries.is_unallocated() && !self.prepare_entries() {
+            return 0;
+        }
         let unsent = OpcodeSet::LOCAL.union(admission.rejected);
         // Counted down: the loop has no register to spare for the maximum.
         let mut left = max;
@@ -67,6 +70,16 @@ impl Requester {
             left -= 1;
         }
         max - left
+    }
+
+    /// Allocates the entries, if there is a first request: true then.
+    #[cold]
+    fn prepare_entries(&mut self) -> bool {
+        if !self.sq.has_published() {
+            return false;
+        }
+        self.entries.allocate(self.sq.count_max());
+        true
     }
 
     /// The request taken last is not sent.

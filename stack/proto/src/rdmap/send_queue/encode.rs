@@ -153,7 +153,7 @@ impl SqProducer {
     pub fn set_invalidate(&mut self, place: &mut WqePlace, stag: Stag) {
         if place.control & 0xff == WqeOpcode::Send as u64 {
             let flags = u64::from(SendFlags::INVALIDATE.bits()) << FLAGS_SHIFT;
-            let low = place.control & (1 << STAG_SHIFT) - 1;
+            let low = place.control & ((1 << STAG_SHIFT) - 1);
             self.set_control(place, low | flags | u64::from(stag) << STAG_SHIFT);
         }
     }

@@ -30,6 +30,8 @@ use crate::ddp::regions::Stag;
 use crate::rdmap::operation::{AtomicOp, Bind, INLINE_LEN_MAX, ImmediateData, SGE_COUNT_MAX, Sge};
 use crate::work_queue::slots::{SLOT_WORDS, Slot, Slots};
 
+pub use super::flags::SendFlags;
+
 /// First word of the payload.
 pub(super) const PAYLOAD: usize = 3;
 /// Word of the work request ID.
@@ -191,63 +193,19 @@ impl OpcodeSet {
     }
 }
 
-/// Properties of a send request (verbs: `ibv_send_flags`, with the same bits).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SendFlags(u8);
-
-impl SendFlags {
-    /// None.
-    pub const NONE: Self = Self(0);
-    /// Starts when all earlier Reads and atomic operations have completed (`IBV_SEND_FENCE`).
-    pub const FENCE: Self = Self(1);
-    /// Success is reported too; errors always are (`IBV_SEND_SIGNALED`).
-    pub const SIGNALED: Self = Self(2);
-    /// With Solicited Event (`IBV_SEND_SOLICITED`).
-    pub const SOLICITED: Self = Self(4);
-    /// The payload is inline (`IBV_SEND_INLINE`).
-    pub(in crate::rdmap) const INLINE: Self = Self(8);
-    /// Send with Invalidate.
-    pub const INVALIDATE: Self = Self(16);
-
-    /// True if it has the flag.
-    #[inline]
-    #[must_use]
-    pub const fn contains(self, flag: Self) -> bool {
-        self.0 & flag.0 != 0
-    }
-
-    #[inline]
-    pub(super) const fn bits(self) -> u8 {
-        self.0
-    }
-
-    /// Returns the flag if `is_set`, otherwise none.
-    #[inline]
-    #[must_use]
-    pub const fn when(self, is_set: bool) -> Self {
-        if is_set { self } else { Self(0) }
-    }
-
-    /// Returns the flags of both.
-    #[inline]
-    #[must_use]
-    pub const fn and(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
 /// Word 1 of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rdmap) struct Control(u64);
 
 impl Control {
+    pub(in crate::rdmap) const NONE: Self = Self(0);
     /// Operation, flags but for `SIGNALED`, and number of SGEs.
-    const SHAPE: u64 = Self::COUNT | 0xffff & !((SendFlags::SIGNALED.0 as u64) << 8);
+    const SHAPE: u64 = Self::COUNT | 0xffff & !((SendFlags::SIGNALED.bits() as u64) << 8);
     /// Operation, flags on which the payload and the time of sending depend, and number of SGEs.
     const SEND_SHAPE: u64 =
-        Self::COUNT | 0xff | (SendFlags::INLINE.and(SendFlags::FENCE).0 as u64) << 8;
+        Self::COUNT | 0xff | (SendFlags::INLINE.and(SendFlags::FENCE).bits() as u64) << 8;
     /// Flag and number of a payload that is one SGE.
-    const PAYLOAD_SHAPE: u64 = Self::COUNT | (SendFlags::INLINE.0 as u64) << 8;
+    const PAYLOAD_SHAPE: u64 = Self::COUNT | (SendFlags::INLINE.bits() as u64) << 8;
     const COUNT: u64 = COUNT_MASK << COUNT_SHIFT;
     const ONE_SGE: u64 = 1 << COUNT_SHIFT;
 
@@ -259,7 +217,7 @@ impl Control {
 
     #[inline(always)]
     pub(in crate::rdmap) const fn flags(self) -> SendFlags {
-        SendFlags((self.0 >> 8) as u8)
+        SendFlags::from_bits((self.0 >> FLAGS_SHIFT) as u8)
     }
 
     /// Number of SGEs, or of inline bytes.

@@ -17,7 +17,7 @@ pub struct QpOptions<'a> {
     /// Completion queue of the receive queue.
     pub recv_cq: &'a Cq,
     /// Shared receive queue of the same domain, from which it takes its receive buffers;
-    /// `max_recv_wr` is then ignored.
+    /// `max_recv_wr` and `max_recv_sge` are then ignored.
     pub srq: Option<&'a Srq>,
     /// Maximum number of outstanding send requests, at least 1.
     pub max_send_wr: usize,
@@ -35,7 +35,7 @@ pub struct QpOptions<'a> {
 
 impl<'a> QpOptions<'a> {
     /// A queue pair with one completion queue, and 64 requests in each direction, each with at most
-    /// 6 elements or 96 inline bytes: then it takes 128 bytes of memory.
+    /// 6 elements or 96 inline bytes: such a request takes 128 bytes of memory.
     #[must_use]
     pub const fn new(cq: &'a Cq) -> Self {
         let QpCap { sends, recvs } = QpCap::new(64, 64);

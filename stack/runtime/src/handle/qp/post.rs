@@ -1,6 +1,7 @@
 //! Posting of send requests (verbs: `ibv_post_send`, `ibv_wr_start` to `ibv_wr_complete`).
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use ferrowarp_lockfree::spin_lock::LockGuard;
 use ferrowarp_proto::ddp::regions::Stag;
@@ -18,8 +19,10 @@ use crate::handle::mr::RemoteAddr;
 /// change it. [`Post::ring`] passes all of them to the stack, with one store and one doorbell; so
 /// does the drop, which reports no error. After an error nothing more is posted.
 ///
-/// The send queue is locked meanwhile, for other threads too: a second one in the same thread would
-/// wait for ever. `Context::close` waits for it, for a second at most; then nothing was posted.
+/// The send queue is locked meanwhile: other threads that post to it wait, and a second call of
+/// [`Qp::post`] in the same thread is refused ([`PostError::Reentered`]), also in the handler of a
+/// signal. Ring one before you begin to post to another queue pair, as with any two locks.
+/// `Context::close` waits for it, for a second at most; then nothing was posted.
 ///
 /// ```no_run
 /// # use ferrowarp::*;
@@ -40,9 +43,12 @@ pub struct Post<'q> {
     /// [`SqProducer::posted`] at the beginning.
     start: u64,
     error: Option<PostError>,
+    /// The lock knows this thread as its owner.
+    _not_send: PhantomData<*const ()>,
 }
 
-/// Some requests were refused: that after the first `posted`, and all after it.
+/// A request was refused, and all that followed it. The first `posted` of them were posted, counted
+/// since the guard was made or rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error} (after {posted} requests)")]
 #[non_exhaustive]
@@ -66,17 +72,22 @@ impl Qp {
     /// Begins to post send requests. Costs some 15 ns with [`Post::ring`], and 5 ns for each
     /// request; never waits, except for another thread that posts to the same queue.
     ///
-    /// The memory that a request names must stay registered and unchanged until it completes.
+    /// Requests may be posted at any time. Before the connection they wait for it, in order; after
+    /// its end, or after [`Qp::close`], they complete as flushed. The memory that a request names
+    /// must stay registered and unchanged until it completes.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_wr_start")]
     #[inline]
     pub fn post(&self) -> Post<'_> {
+        let _not_send = PhantomData;
         match self.shared.lock_sends() {
             Ok((queue, rights)) => {
                 let start = queue.posted();
-                Post { qp: self, queue: Some(queue), rights, start, error: None }
+                Post { qp: self, queue: Some(queue), rights, start, error: None, _not_send }
             }
             Err(error) => {
                 let (queue, rights) = (None, SendRights::NONE);
-                Post { qp: self, queue, rights, start: 0, error: Some(error) }
+                Post { qp: self, queue, rights, start: 0, error: Some(error), _not_send }
             }
         }
     }
@@ -119,7 +130,8 @@ impl<'q> Post<'q> {
     }
 
     /// An RDMA Write followed by Immediate Data, which notifies the peer of the Write
-    /// (`IBV_WR_RDMA_WRITE_WITH_IMM`). RFC 7306: the peer need not support it.
+    /// (`IBV_WR_RDMA_WRITE_WITH_IMM`). RFC 7306: the peer need not support it. Its eight bytes may
+    /// have the four of verbs: [`immediate_u32`](crate::immediate_u32).
     #[doc(alias = "ibv_wr_rdma_write_imm")]
     #[inline(always)]
     pub fn write_immediate<'a>(
@@ -148,7 +160,7 @@ impl<'q> Post<'q> {
     }
 
     /// An RDMA Read of the peer's memory to `sink` (`IBV_WR_RDMA_READ`). Each element of a list
-    /// takes a Read Request, and a credit of the ORD.
+    /// that is not empty takes a Read Request, and a credit of the ORD.
     #[doc(alias = "ibv_wr_rdma_read")]
     #[inline(always)]
     pub fn read<'a>(
@@ -212,7 +224,9 @@ impl<'q> Post<'q> {
     /// Passes the requests to the stack.
     ///
     /// # Errors
-    /// [`PostRefused`], with the number of requests that were posted all the same.
+    /// [`PostRefused`], with the number of requests that were posted all the same. After
+    /// `QueueFull`, poll completions, or poll the shard once more if requests are unsignaled.
+    #[doc(alias = "ibv_wr_complete")]
     #[inline]
     pub fn ring(mut self) -> Result<(), PostRefused> {
         self.publish()
@@ -240,17 +254,29 @@ impl<'q> Post<'q> {
         if self.error.is_some() {
             return None;
         }
-        match (&mut self.queue, self.rights.check(opcode)) {
-            (Some(queue), Ok(())) => Some(queue),
-            (_, Err(error)) => {
+        if self.queue.is_none() && !self.lock_again() {
+            return None;
+        }
+        match self.rights.check(opcode) {
+            Ok(()) => self.queue.as_deref_mut(),
+            Err(error) => {
                 self.error = Some(error);
                 None
             }
-            (None, _) => {
-                self.error = Some(PostError::Gone);
-                None
-            }
         }
+    }
+
+    /// Locks the queue again, after [`SendRequest::ring`]; true if it is locked.
+    #[cold]
+    fn lock_again(&mut self) -> bool {
+        match self.qp.shared.lock_sends() {
+            Ok((queue, rights)) => {
+                (self.start, self.rights) = (queue.posted(), rights);
+                self.queue = Some(queue);
+            }
+            Err(error) => self.error = Some(error),
+        }
+        self.queue.is_some()
     }
 
     /// Notes an error; returns the place of a request that was posted.
@@ -280,12 +306,12 @@ impl<'q> Post<'q> {
         }
         match self.error {
             None => Ok(()),
-            Some(error) => Err(PostRefused { error, posted: posted as usize }),
+            Some(error) => {
+                Err(PostRefused { error, posted: usize::try_from(posted).unwrap_or(usize::MAX) })
+            }
         }
     }
-}
 
-impl Post<'_> {
     /// Publishes what was not rung for.
     #[inline(never)]
     fn publish_last(&mut self) {
@@ -354,8 +380,8 @@ impl SendRequest<'_, '_> {
         self
     }
 
-    /// Passes all requests to the stack; this is the last: as [`Post::ring`], after which nothing
-    /// more can be posted through the same [`Post`]. For a single request:
+    /// Passes all requests to the stack, as [`Post::ring`]: this is the last of them. For a single
+    /// request:
     ///
     /// ```no_run
     /// # use ferrowarp::*;
@@ -375,7 +401,7 @@ impl SendRequest<'_, '_> {
 
 impl fmt::Debug for Post<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { qp, queue: _, rights: _, start: _, error } = self;
+        let Self { qp, queue: _, rights: _, start: _, error, _not_send } = self;
         f.debug_struct("Post").field("qp", &qp.id()).field("error", error).finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
     Access, Config, ConnInfo, ConnParam, Context, Cq, DriveMode, Event, Mr, OpenError, Pd,
-    PostError, Qp, QpOptions, RemoteAddr, SendRequest, Sge, Wc,
+    PostError, Qp, QpOptions, RemoteAddr, SendRequest, Sge, Wc, WcStatus,
 };
 pub(crate) use reserve::{is_isolated, isolate, reserve_pair};
 
@@ -82,8 +82,8 @@ impl Endpoint {
     pub(crate) fn completions(&self, other: &Self, count: usize) -> Vec<Wc> {
         let mut found = Vec::with_capacity(count);
         drive_until(&self.context, &other.context, || {
-            while found.len() < count && self.cq.poll(&mut found) > 0 {}
-            found.len() >= count
+            self.cq.poll_with(count - found.len(), |wc| found.push(wc));
+            found.len() == count
         });
         found
     }
@@ -96,6 +96,12 @@ pub(crate) fn endpoints(drive: DriveMode) -> (Endpoint, Endpoint) {
 pub(crate) fn endpoints_driven(left: DriveMode, right: DriveMode) -> (Endpoint, Endpoint) {
     let (left, right) = contexts_driven(left, right);
     (Endpoint::new(left), Endpoint::new(right))
+}
+
+/// Polls a queue once, for a test that expects few completions.
+pub(crate) fn poll_once(cq: &Cq) -> Vec<Wc> {
+    let mut wcs = [Wc::default(); 64];
+    cq.poll(&mut wcs).to_vec()
 }
 
 /// Drives both contexts until `done` returns true.
@@ -190,4 +196,14 @@ pub(crate) fn contents(mr: &Mr) -> Vec<u8> {
     let mut bytes = vec![0; mr.len()];
     mr.read(0, &mut bytes);
     bytes
+}
+
+/// Number and status of each completion.
+pub(crate) fn outcomes<'a>(wcs: impl IntoIterator<Item = &'a Wc>) -> Vec<(u64, WcStatus)> {
+    wcs.into_iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
+
+/// These requests, each with the same status.
+pub(crate) fn all(wr_ids: impl IntoIterator<Item = u64>, status: WcStatus) -> Vec<(u64, WcStatus)> {
+    wr_ids.into_iter().map(|wr_id| (wr_id, status)).collect()
 }
