@@ -140,7 +140,7 @@ impl<'a> TestConnection<'a> {
         self.peer.send(opcode::SEND_SOLICITED, 0, &bytes).expect("works");
         let wc = self.expect_success();
         assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (11, WcOpcode::Recv, count));
-        assert!(wc.solicited && wc.invalidated.is_none());
+        assert!(wc.solicited && wc.invalidated().is_none());
         let mut found = vec![0xEE; len];
         self.recv_mr.read(3, &mut found);
         assert!(found == bytes, "{len} bytes sent");

@@ -83,7 +83,7 @@ impl Passive {
             Transfer::Write | Transfer::Read | Transfer::Atomic => self.run.size,
         };
         if session.uses_immediate() {
-            let immediate = wc.immediate.map(u64::from_be_bytes);
+            let immediate = wc.immediate().map(u64::from_be_bytes);
             ensure!(immediate == Some(number), "Write {number} has immediate data {immediate:?}");
         }
         if session.verify() {

@@ -176,6 +176,19 @@ impl<T> Producer<T> {
         Batch { indices, slots: &slots.0, next: *tail, limit, tail, cached_head }
     }
 
+    /// Changes each value that is not published yet.
+    pub fn update_unpublished(&mut self, mut update: impl FnMut(&mut T)) {
+        let mut index = self.published;
+        while index != self.tail {
+            self.slots.at(index).with_mut(|slot| {
+                // SAFETY: the index is in `published..tail`, so the slot is still the producer's,
+                // which has filled it.
+                update(unsafe { (*slot).assume_init_mut() });
+            });
+            index = index.wrapping_add(1);
+        }
+    }
+
     /// True if there is no free slot: one load of the consumer's index.
     pub fn is_full(&self) -> bool {
         let head = self.indices.head.load(Ordering::Relaxed);
@@ -289,6 +302,32 @@ impl<T> Consumer<T> {
         count
     }
 
+    /// Removes the published values for which `keep` returns false; the others keep their order.
+    pub fn retain(&mut self, mut keep: impl FnMut(&T) -> bool)
+    where
+        T: Copy,
+    {
+        self.cached_tail = self.indices.tail.load(Ordering::Acquire);
+        // From the newest to the oldest, so that those that stay move towards the tail, and the
+        // slots that become free are before the new head.
+        let mut first = self.cached_tail;
+        let mut index = self.cached_tail;
+        while index != self.head {
+            index = index.wrapping_sub(1);
+            // SAFETY: the index is in `head..tail`. The value is `Copy`: what is read stays.
+            let value = unsafe { self.slots.take(index) };
+            if keep(&value) {
+                first = first.wrapping_sub(1);
+                self.slots.at(first).with_mut(|slot| {
+                    // SAFETY: this index is in `head..tail` as well, and its value was read before.
+                    unsafe { (*slot).write(value) };
+                });
+            }
+        }
+        self.head = first;
+        self.indices.head.store(self.head, Ordering::Release);
+    }
+
     /// True if no value is published. Reloads the producer's index only if the cached one shows
     /// an empty ring.
     #[inline]
@@ -362,6 +401,27 @@ mod proofs {
             }
             producer.join().unwrap();
             assert!(rx.pop().is_none());
+        });
+    }
+
+    /// The consumer removes values while the producer goes on: those that stay arrive in order.
+    #[test]
+    fn values_are_removed_beside_the_producer() {
+        loom::model(|| {
+            let (mut tx, mut rx) = ring(2);
+            assert!(tx.push(0_u32).is_ok());
+            tx.publish();
+            let producer = thread::spawn(move || {
+                for value in 1..3 {
+                    let _ = tx.push(value);
+                    tx.publish();
+                }
+            });
+            rx.retain(|&value| value != 0);
+            producer.join().unwrap();
+            // The last one finds room only if the first was removed before.
+            let left = [(); 2].map(|()| rx.pop());
+            assert!(matches!(left, [Some(1), None | Some(2)]), "{left:?}");
         });
     }
 

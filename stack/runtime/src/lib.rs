@@ -127,7 +127,7 @@
 //! }
 //! assert_eq!((before.load_word(0), counter.load_word(0)), (40, 42));
 //! assert_eq!((there[0].opcode, there[0].wr_id), (WcOpcode::RecvImmediate, 9));
-//! assert_eq!(there[0].immediate, Some(*b"counted!"));
+//! assert_eq!(there[0].immediate(), Some(*b"counted!"));
 //! # Ok(())
 //! # }
 //! ```

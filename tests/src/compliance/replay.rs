@@ -192,11 +192,11 @@ impl FpduFixture {
                     seen += &format!(" {}", wc.byte_len);
                 }
                 for (set, word) in
-                    [(wc.solicited, " se"), (wc.invalidated.is_some(), " invalidated")]
+                    [(wc.solicited, " se"), (wc.invalidated().is_some(), " invalidated")]
                 {
                     seen += if set { word } else { "" };
                 }
-                if let Some(data) = wc.immediate {
+                if let Some(data) = wc.immediate() {
                     seen += &format!(" imm={:016x}", u64::from_be_bytes(data));
                 }
                 let expected = [&[id, result], len].concat().join(" ");

@@ -120,7 +120,7 @@ impl MemoryWindow {
         wc: &Wc,
         invalidate: Option<u32>,
     ) {
-        assert_eq!(wc.invalidated, invalidate, "message {number}");
+        assert_eq!(wc.invalidated(), invalidate, "message {number}");
         if invalidate.is_some() {
             self.check_resolve(end, Some(MemoryFault::InvalidStag));
             self.state = State::Unbound;

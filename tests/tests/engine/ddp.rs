@@ -244,7 +244,7 @@ fn reserved_fields_are_ignored_on_receipt() {
     fx.inject_ulpdu(&send);
     let done = fx.poll_cq();
     assert_eq!((done[0].status, done[0].byte_len), (WcStatus::Success, 4));
-    assert_eq!(done[0].invalidated, None);
+    assert_eq!(done[0].invalidated(), None);
     let mut write = write_segment(stag, 128, true, b"efgh");
     write[0] |= 0x3c;
     write[1] |= 0x30;

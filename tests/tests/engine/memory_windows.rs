@@ -68,7 +68,7 @@ fn mw_is_invalidated_by_the_peer_and_rebound() {
         let wc = completions(&mut world, 1, CQ, 1)[0];
         // The STag is invalid when the completion is reported; earlier Writes are placed.
         assert_eq!(resolve_fault(&world, rkey, passive), Some(MemoryFault::InvalidStag));
-        assert_eq!((wc.wr_id, wc.invalidated), (10, Some(rkey)));
+        assert_eq!((wc.wr_id, wc.invalidated()), (10, Some(rkey)));
         let end = usize::try_from(LEN).unwrap();
         assert_eq!(window_bytes(&world, end - 8, 8), [round + 1; 8]);
         completions(&mut world, 0, CQ, 2);
@@ -231,7 +231,7 @@ fn nothing_is_placed_after_invalidation_completes() {
         let pause = world.rng.random_range(0..2 * MILLISECOND);
         if by_peer {
             let wc = completions(&mut world, 1, CQ, 1)[0];
-            assert_eq!(wc.invalidated, Some(rkey));
+            assert_eq!(wc.invalidated(), Some(rkey));
         } else {
             world.run_for(pause);
             if seed % 3 == 1 {

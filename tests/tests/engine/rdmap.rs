@@ -429,7 +429,7 @@ fn send_with_invalidate_invalidates_before_completion() {
             assert!(fx.arena.regions().pd_of(stag).is_some(), "valid to the end of the message");
             fx.inject_ulpdu(&header(true, 2).encode(b"e"));
             let done = fx.poll_cq();
-            assert_eq!(done[0].invalidated, Some(stag));
+            assert_eq!(done[0].invalidated(), Some(stag));
             assert_eq!((done[0].byte_len, done[0].solicited), (3, opcode == 6));
             assert_eq!(fx.arena.regions().pd_of(stag), None);
             let bad = if access == Access::REMOTE_WRITE {

@@ -41,7 +41,7 @@ fn completion_reports_solicited_event_and_invalidated_stag() {
         fx.inject_ulpdu(&send_as(opcode, msn, if names { stag } else { 0 }, b"x"));
         let wc = fx.poll_cq()[0];
         assert_eq!((wc.solicited, wc.byte_len), (opcode >= 5, 1));
-        assert_eq!(wc.invalidated, names.then_some(stag));
+        assert_eq!(wc.invalidated(), names.then_some(stag));
     }
 }
 

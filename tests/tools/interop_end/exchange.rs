@@ -390,7 +390,7 @@ impl<'a> Exchange<'a> {
         };
         ensure!(wc.solicited == solicited, "{step:?} has solicited {}", wc.solicited);
         let invalidated = invalidates.then_some(ready.stag);
-        ensure!(wc.invalidated == invalidated, "{step:?} invalidated {:?}", wc.invalidated);
+        ensure!(wc.invalidated() == invalidated, "{step:?} invalidated {:?}", wc.invalidated());
         Ok(())
     }
 

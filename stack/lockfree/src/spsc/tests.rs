@@ -153,3 +153,37 @@ fn order_is_kept_between_two_threads() {
         }
     });
 }
+
+/// Random values are pushed, changed, published, popped, and removed by value.
+#[test]
+fn ring_from_which_values_are_removed_matches_a_deque() {
+    let (mut tx, mut rx) = ring(8);
+    let peek = rx.peek();
+    let (mut model, mut unpublished) = (VecDeque::new(), VecDeque::new());
+    let mut state = 1_u64;
+    for _ in 0..STEPS {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let value = state >> 33 & 3;
+        match state >> 60 {
+            0..7 => {
+                if tx.push(value).is_ok() {
+                    unpublished.push_back(value);
+                }
+            }
+            7..10 => {
+                tx.publish();
+                model.append(&mut unpublished);
+            }
+            10 => {
+                tx.update_unpublished(|held| *held += 4);
+                unpublished.iter_mut().for_each(|held| *held += 4);
+            }
+            11..14 => assert_eq!(rx.pop(), model.pop_front()),
+            _ => {
+                rx.retain(|&held| held & 3 != value);
+                model.retain(|&held| held & 3 != value);
+                assert_eq!(peek.len_min(), model.len());
+            }
+        }
+    }
+}

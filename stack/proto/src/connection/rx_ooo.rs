@@ -155,6 +155,7 @@ impl<E: Env> Connection<E> {
                 let skipped = deframer.skip_placed(len);
                 let Some(qp) = qp else { return };
                 if skipped.is_ok() {
+                    qp.stream.skip_placed_writes();
                     // A Write, as all that is placed out of order: no RTR message by Send.
                     self.startup.on_fpdu();
                     return;

@@ -1,5 +1,5 @@
 //! Responder of a stream: serves the peer's Read Requests and Atomic Requests in order of arrival
-//! (RFC 5040 section 5.2, RFC 7306 section 4).
+//! (RFC 5040 section 5.2, RFC 7306 section 4), and counts the bytes of its Writes.
 
 use std::collections::VecDeque;
 
@@ -46,7 +46,21 @@ pub struct ResponseFault {
     pub segment: ArrayVec<u8, { UNTAGGED_LEN + ATOMIC_REQUEST_LEN }>,
 }
 
-/// IRD queue: the requests to be served, at most IRD.
+/// What is known of the length of the Write that arrived last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WriteState {
+    /// It has ended, and its length was not taken.
+    Ended,
+    /// There is none, or its length was taken.
+    None,
+    /// It has not ended yet.
+    Open,
+    /// As `Open`, but segments of it were skipped: they were placed out of order.
+    Unknown,
+}
+
+/// IRD queue: the requests to be served, at most IRD. And the length of the Write that arrived last:
+/// Immediate Data may follow it.
 #[derive(Debug)]
 #[doc(alias = "IRD")]
 pub struct Responder {
@@ -57,6 +71,9 @@ pub struct Responder {
     msn: Seq,
     /// MSN of the next Atomic Response.
     response_msn: Seq,
+    /// Bytes of the Write that arrived last, so far.
+    write_len: u32,
+    write: WriteState,
     /// The transmit direction is closed: no more requests are queued.
     tx_closed: bool,
 }
@@ -70,6 +87,8 @@ impl Responder {
             ird: 0,
             msn: Seq(1),
             response_msn: Seq(1),
+            write_len: 0,
+            write: WriteState::None,
             tx_closed: false,
         }
     }
@@ -82,6 +101,41 @@ impl Responder {
     /// Sets IRD, the number of requests served at a time. Called once, when the stream starts.
     pub const fn set_ird(&mut self, ird: u16) {
         self.ird = ird;
+    }
+
+    /// A segment of a Write was placed in order. `is_last`: its L flag.
+    #[inline(always)]
+    pub const fn on_write_placed(&mut self, len: usize, is_last: bool) {
+        let is_first = matches!(self.write, WriteState::Ended | WriteState::None);
+        let before = if is_first { 0 } else { self.write_len };
+        // Wraps only in a message that is too long.
+        #[expect(clippy::cast_possible_truncation, reason = "less than 2^16 bytes of a ULPDU")]
+        let len = before.wrapping_add(len as u32);
+        self.write_len = len;
+        self.write = match (is_last, self.write) {
+            (true, WriteState::Unknown) => WriteState::None,
+            (true, _) => WriteState::Ended,
+            (false, WriteState::Unknown) => WriteState::Unknown,
+            (false, _) => WriteState::Open,
+        };
+    }
+
+    /// It is the turn of segments of Writes that were placed out of order: nobody kept their
+    /// lengths.
+    pub const fn skip_writes(&mut self) {
+        self.write = WriteState::Unknown;
+    }
+
+    /// Returns the length of the Write that ended last, if none began after it and it was not
+    /// returned before; otherwise 0, and if it is unknown.
+    #[inline(always)]
+    pub fn take_write_len(&mut self) -> u32 {
+        if self.write == WriteState::Ended {
+            self.write = WriteState::None;
+            self.write_len
+        } else {
+            0
+        }
     }
 
     /// Queues a Read Request, after checking remote read access to its source.

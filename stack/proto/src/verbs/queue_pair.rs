@@ -14,7 +14,7 @@ use crate::verbs::completed::{SucceededRequests, is_failure, recv_wc, send_wc};
 use crate::verbs::qp::{QpEvent, QpInit, QpState};
 use crate::verbs::resources::Verbs;
 use crate::verbs::srq::SrqUsage;
-use crate::verbs::wc::{Completions, CqId, QpId, Wc, WcOpcode, WcStatus};
+use crate::verbs::wc::{Completions, CqId, QpId, Wc, WcData, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
 
 /// Requests from one that did not succeed on which are reported at once, at most: the rest is
@@ -278,12 +278,13 @@ impl Qp {
         solicited: bool,
         invalidated: Option<u32>,
     ) {
+        self.stream.take_write_len();
         let wc = Wc {
             // req: DDP-117, RDMAP-023, RDMAP-171
             byte_len: message.len,
             // req: RDMAP-032
             solicited,
-            invalidated,
+            data: invalidated.map_or(WcData::None, WcData::Invalidated),
             ..recv_wc(self.id, message.wr_id, WcStatus::Success)
         };
         self.push_recv_wc(verbs, wc);
@@ -300,7 +301,8 @@ impl Qp {
         let wc = Wc {
             opcode: WcOpcode::RecvImmediate,
             solicited,
-            immediate: Some(data),
+            byte_len: self.stream.take_write_len(),
+            data: WcData::Immediate(data),
             ..recv_wc(self.id, message.wr_id, WcStatus::Success)
         };
         self.push_recv_wc(verbs, wc);

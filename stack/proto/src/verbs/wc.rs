@@ -134,6 +134,18 @@ pub enum WcStatus {
     Flushed,
 }
 
+/// What a received message carried beside its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum WcData {
+    /// Nothing.
+    None,
+    /// `RecvImmediate`: the Immediate Data (`IBV_WC_WITH_IMM`, `imm_data`).
+    Immediate(ImmediateData),
+    /// `Recv`: local STag that the Send invalidated (`IBV_WC_WITH_INV`, `invalidated_rkey`).
+    Invalidated(Stag),
+}
+
 /// Work completion (verbs: `ibv_wc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -146,20 +158,24 @@ pub struct Wc {
     pub status: WcStatus,
     /// Operation. Valid also on failure.
     pub opcode: WcOpcode,
-    /// Bytes received (`Recv`) or transferred; 0 on failure.
+    /// Bytes received (`Recv`) or transferred; 0 on failure. `RecvImmediate`: bytes of the RDMA
+    /// Write that ended last since the receive before, 0 if none did: a Write with immediate data
+    /// is such a Write and the Immediate Data behind it.
     pub byte_len: u32,
     /// `Recv`, `RecvImmediate`: the sender requested a solicited event.
     pub solicited: bool,
-    /// `Recv`: local STag that the Send invalidated (`IBV_WC_WITH_INV`, `invalidated_rkey`).
-    pub invalidated: Option<Stag>,
-    /// `RecvImmediate`: the Immediate Data (`imm_data`). RDMA Writes that the sender posted before
-    /// are placed.
-    pub immediate: Option<ImmediateData>,
+    /// What a received message carried beside its payload: [`Wc::immediate`], [`Wc::invalidated`].
+    pub data: WcData,
     /// Of a request flushed because of an error, that of the connection (`vendor_err`): layer, type
     /// and code in the low 16 bits, as in a Terminate (RFC 5040 section 4.8). Otherwise 0, as for a
     /// local error, which is layer 0, type 0, code 0.
     pub vendor_err: u32,
+    /// When the completion became visible to the application, in nanoseconds of the context's
+    /// clock, if its queue takes time stamps; otherwise 0 (`ibv_wc_read_completion_ts`).
+    pub timestamp_ns: u64,
 }
+
+const _: () = assert!(size_of::<Wc>() == 48, "three fourths of a cache line of a queue each");
 
 /// A completion to be overwritten.
 impl Default for Wc {
@@ -169,13 +185,31 @@ impl Default for Wc {
 }
 
 impl Wc {
+    /// `RecvImmediate`: the Immediate Data. RDMA Writes that the sender posted before are placed.
+    #[must_use]
+    pub const fn immediate(&self) -> Option<ImmediateData> {
+        match self.data {
+            WcData::Immediate(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// `Recv`: local STag that the Send invalidated.
+    #[must_use]
+    pub const fn invalidated(&self) -> Option<Stag> {
+        match self.data {
+            WcData::Invalidated(stag) => Some(stag),
+            _ => None,
+        }
+    }
+
     /// Returns Immediate Data of four bytes, made by [`immediate_u32`]: the first four, in network
     /// byte order.
     ///
     /// [`immediate_u32`]: crate::rdmap::operation::immediate_u32
     #[must_use]
     pub fn immediate_u32(&self) -> Option<u32> {
-        let [a, b, c, d, ..] = self.immediate?;
+        let [a, b, c, d, ..] = self.immediate()?;
         Some(u32::from_be_bytes([a, b, c, d]))
     }
 
@@ -190,9 +224,9 @@ impl Wc {
             opcode,
             byte_len: 0,
             solicited: false,
-            invalidated: None,
-            immediate: None,
+            data: WcData::None,
             vendor_err: 0,
+            timestamp_ns: 0,
         }
     }
 }

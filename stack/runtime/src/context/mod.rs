@@ -106,6 +106,14 @@ impl Context {
         self.inner.clock.info()
     }
 
+    /// Reads that clock: nanoseconds since the context was opened, as in
+    /// [`Wc::timestamp_ns`](crate::Wc::timestamp_ns). Costs some 10 to 30 ns.
+    #[doc(alias = "ibv_query_rt_values_ex")]
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.inner.clock.now().as_nanos()
+    }
+
     /// Allocates a zeroed buffer to register, in hugepages if available.
     ///
     /// # Errors

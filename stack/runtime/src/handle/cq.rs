@@ -10,7 +10,7 @@ use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_lockfree::spsc::{Consumer, Peek};
 use ferrowarp_proto::verbs::wc::Notify;
-use ferrowarp_proto::verbs::wc::{CqId, Wc};
+use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
 use crate::context::{Context, ContextInner};
 use crate::error::{CreateError, ReqNotifyError};
@@ -36,13 +36,16 @@ pub struct CqOptions<'a> {
     pub channel: Option<&'a CompChannel>,
     /// Shard whose queue pairs use it; `None`: those of all shards.
     pub shard: Option<usize>,
+    /// Completions have a time stamp ([`Wc::timestamp_ns`]): a reading of the clock for those that
+    /// become visible together.
+    pub timestamps: bool,
 }
 
 impl<'a> CqOptions<'a> {
     /// A queue without a channel, for the queue pairs of all shards.
     #[must_use]
     pub const fn new(capacity: usize) -> Self {
-        Self { capacity, channel: None, shard: None }
+        Self { capacity, channel: None, shard: None, timestamps: false }
     }
 
     /// Sets the channel.
@@ -56,6 +59,14 @@ impl<'a> CqOptions<'a> {
     #[must_use]
     pub const fn shard(mut self, shard: usize) -> Self {
         self.shard = Some(shard);
+        self
+    }
+
+    /// Gives completions a time stamp.
+    #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
+    #[must_use]
+    pub const fn timestamps(mut self) -> Self {
+        self.timestamps = true;
         self
     }
 }
@@ -115,6 +126,13 @@ impl CqRing {
         let ring = if is_child() { None } else { self.ring.lock_once(thread_number()) };
         ring.map_or(0, |mut ring| ring.pop_into(out))
     }
+
+    /// Removes the completions of a queue pair that is destroyed.
+    fn forget(&self, qp: QpId) {
+        if !self.peek.is_empty() {
+            self.ring.lock().retain(|wc| wc.qp != qp);
+        }
+    }
 }
 
 impl Context {
@@ -149,7 +167,7 @@ impl Context {
 
 impl Cq {
     fn new(context: &ForkArc<ContextInner>, options: &CqOptions<'_>) -> Result<Self, CreateError> {
-        let &CqOptions { capacity, channel, shard } = options;
+        let &CqOptions { capacity, channel, shard, timestamps } = options;
         if channel.is_some_and(|channel| !channel.belongs_to(context)) {
             return Err(CreateError::OtherContext);
         }
@@ -181,8 +199,11 @@ impl Cq {
         let mut rings = Vec::new();
         let mut is_added = false;
         for shard in shards {
-            let (producer, consumer) =
+            let (mut producer, consumer) =
                 CqProducer::new(capacity, Arc::clone(&overrun), notify.clone());
+            if timestamps {
+                producer.stamp_with(shard.clock().clone());
+            }
             rings.push(CqRing::new(consumer));
             if let Some(notify) = &notify {
                 let observer: Weak<CqNotify> = Arc::downgrade(notify);
@@ -339,6 +360,13 @@ impl Cq {
         let target = self.inner.notify.as_ref().ok_or(ReqNotifyError::NoChannel)?;
         target.req_notify(notify);
         if self.inner.has_ended() { Err(ReqNotifyError::Gone) } else { Ok(()) }
+    }
+
+    /// Removes the completions of a queue pair of this shard, which has destroyed it.
+    pub(crate) fn forget(&self, shard: usize, qp: QpId) {
+        let first = self.shard().unwrap_or(0);
+        let rings = std::iter::once(&self.inner.first).chain(&self.inner.others);
+        rings.skip(shard - first).take(1).for_each(|ring| ring.forget(qp));
     }
 
     pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {

@@ -36,7 +36,7 @@ pub use post::{Post, PostRefused, SendRequest};
 /// Queue pair: one side of a connection, and its two work queues.
 ///
 /// It serves one connection in its life. Dropping it ends the connection as [`Qp::disconnect`]
-/// does, and discards completions not yet in a completion queue.
+/// does, and removes its completions that were not polled.
 ///
 /// In a context with several shards its connection belongs to one of them: that of its options, its
 /// completion queues or its shared receive queue, if one of these is of a single shard; otherwise
@@ -465,6 +465,11 @@ impl Drop for Qp {
         let shard = self.bound_shard();
         if let Some(shard) = shard {
             shard.control(|engine, now| engine.destroy_qp(now, id));
+        }
+        if let Some(shard) = self.shared.binding().get() {
+            // All that it will ever complete is published.
+            self.send_cq.forget(shard, id);
+            self.recv_cq.forget(shard, id);
         }
         self.context().events.remove(self.event());
         self.context().taken_events.remove(id);

@@ -13,6 +13,7 @@ use ferrowarp_lockfree::spsc::{self, Consumer, Producer, Slots};
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{Completed, Completions, CqId, QpId, Wc};
 
+use crate::clock::Clock;
 use crate::shard::comp_events::CompEventQueue;
 use crate::shard::cq_overrun::CqOverrun;
 use crate::shard::end_observer::EndObserver;
@@ -99,6 +100,8 @@ pub(crate) struct CqProducer {
     is_listed: bool,
     /// For queues that can be armed.
     notify: Option<ProducerNotify>,
+    /// Clock of the time stamps, if completions have them.
+    stamps: Option<Clock>,
 }
 
 /// Producer's state for notifying a queue created on a channel.
@@ -132,8 +135,23 @@ impl CqProducer {
             is_overrun_unreported: false,
             is_listed: false,
             notify,
+            stamps: None,
         };
         (producer, consumer)
+    }
+
+    /// Gives completions time stamps of this clock from now on.
+    pub(crate) fn stamp_with(&mut self, clock: Clock) {
+        self.stamps = Some(clock);
+    }
+
+    /// Stamps the completions that are about to be published.
+    #[cold]
+    fn stamp(&mut self) {
+        if let Some(clock) = &self.stamps {
+            let now_ns = clock.now().as_nanos();
+            self.ring.update_unpublished(|wc| wc.timestamp_ns = now_ns);
+        }
     }
 
     /// True if the queue has overrun, here or in another shard, and this one has not ended its
@@ -332,6 +350,9 @@ impl CqRings {
         while let Some(cq) = self.unpublished.pop() {
             if let Some(Some(producer)) = self.producers.get_mut(cq.index()) {
                 producer.is_listed = false;
+                if producer.stamps.is_some() {
+                    producer.stamp();
+                }
                 producer.ring.publish();
                 if let Some(notify) = &mut producer.notify
                     && let Some(covers) = notify.covers.take()

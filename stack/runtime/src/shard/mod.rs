@@ -384,6 +384,10 @@ impl Shard {
         self.clock.now()
     }
 
+    pub(crate) const fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Drops the engine, which closes the device with it. The shard is not polled after this.
     pub(crate) fn stop(&self) {
         // Not with the lock held, for which a thread that is posting may wait.

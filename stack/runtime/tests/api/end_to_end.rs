@@ -90,7 +90,7 @@ fn send_with_invalidate_revokes_the_region() {
     post.send_inline(b"finished").wr_id(1).signaled().solicited().with_invalidate(remote.rkey());
     post.ring().unwrap();
     let got = right.completions(&left, 1);
-    assert_eq!(got[0].invalidated, Some(remote.rkey()));
+    assert_eq!(got[0].invalidated(), Some(remote.rkey()));
     assert!(got[0].solicited);
     // A Write to it is answered with a Terminate, which ends the connection.
     write(&a, 2, source.sge(0, 64), &remote, 0).unwrap();

@@ -91,13 +91,14 @@ fn write_is_placed_before_its_immediate_data_completes() {
             (seen.wr_id, seen.status, seen.opcode),
             (round.into(), WcStatus::Success, WcOpcode::RecvImmediate)
         );
-        assert_eq!((seen.byte_len, seen.immediate, seen.solicited), (0, Some(data), solicited));
+        assert_eq!((seen.byte_len, seen.immediate(), seen.solicited), (all, Some(data), solicited));
         let wc = left.completions(&right, 1)[0];
-        assert_eq!((wc.opcode, wc.byte_len, wc.immediate), (WcOpcode::Write, all, None));
+        assert_eq!((wc.opcode, wc.byte_len, wc.immediate()), (WcOpcode::Write, all, None));
     }
     b.post_recv(10, []).unwrap();
     a.post().immediate(*b"all done").wr_id(11).signaled().ring().unwrap();
-    assert_eq!(right.completions(&left, 1)[0].immediate, Some(*b"all done"));
+    let seen = right.completions(&left, 1)[0];
+    assert_eq!((seen.byte_len, seen.immediate()), (0, Some(*b"all done")));
     assert_eq!(left.completions(&right, 1)[0].opcode, WcOpcode::Immediate);
 }
 

@@ -11,6 +11,7 @@ mod asynchronous;
 mod backlog;
 mod close;
 mod comp_channel;
+mod completions;
 mod control_calls;
 mod cq_resize;
 mod descriptors;

@@ -89,8 +89,8 @@ fn stag_is_valid_until_revoked_and_enable_gives_a_new_one() {
         a.post().write(source.sge(0, 8), old).wr_id(200).signaled().ring().unwrap();
         let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "round {round}: {reason:?}");
-        drop((a, b));
         left.completions(&right, 2);
+        drop((a, b));
     }
 }
 
@@ -188,8 +188,8 @@ fn window_ends_by_revoke_invalidate_region_or_drop() {
         let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "case {case}: {reason:?}");
         assert!(contents(&region).iter().all(|&byte| byte == 0));
-        drop((a, b));
         left.completions(&right, 2);
+        drop((a, b));
     }
 }
 

@@ -144,7 +144,7 @@ fn requests_of_all_sizes_arrive() {
         assert_eq!(outcomes(&left.completions(&right, 1)), [(5, WcStatus::Success)]);
         let found = right.completions(&left, 3);
         assert_eq!(outcomes(&found), all(1..=3, WcStatus::Success));
-        let lens = [100 * count, inline.len(), 0];
+        let lens = [100 * count, inline.len(), 100 * count];
         assert!(found.iter().map(|wc| wc.byte_len as usize).eq(lens));
         let sent = gathered(&source, &list);
         assert!(gathered(&received, &buffer) == sent, "{count} pieces");

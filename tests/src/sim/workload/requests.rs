@@ -153,7 +153,11 @@ impl Workload {
             return false;
         }
         if let Some((solicited, immediate, invalidate)) = message {
+            let written = std::mem::take(&mut side.written);
+            let len = if opcode == WcOpcode::Immediate { written } else { len };
             side.sends.push_back(Message { number, len, immediate, invalidate, solicited });
+        } else if opcode == WcOpcode::Write {
+            side.written = len;
         }
         side.posted_count += 1;
         side.posted.push_back(Posted { number, signaled, opcode, len, effect });

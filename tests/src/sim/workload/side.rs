@@ -83,6 +83,7 @@ pub(super) struct Posted {
 #[derive(Clone, Copy)]
 pub(super) struct Message {
     pub(super) number: usize,
+    /// Of Immediate Data the bytes of the Write before it.
     pub(super) len: usize,
     pub(super) immediate: Option<ImmediateData>,
     pub(super) invalidate: Option<u32>,
@@ -104,6 +105,8 @@ pub(super) struct Side {
     pub(super) posted_count: usize,
     /// Messages in flight to the peer.
     pub(super) sends: VecDeque<Message>,
+    /// Bytes of its last Write after the last of those.
+    pub(super) written: usize,
     /// Latest Write to each slot of the peer: number and bytes.
     pub(super) writes: [Option<(usize, Vec<u8>)>; TARGET_COUNT],
     /// Number of receives posted so far.
@@ -148,6 +151,7 @@ impl Side {
             posted: VecDeque::new(),
             posted_count: 0,
             sends: VecDeque::new(),
+            written: 0,
             writes: Default::default(),
             receives: 0,
             to_repost: 0,

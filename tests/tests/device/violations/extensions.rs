@@ -264,7 +264,7 @@ fn each_rfc7306_violation_gets_its_terminate() {
         peer.send_ulpdu(&message).unwrap();
         let wc = fx.stack.expect_success();
         assert_eq!((wc.wr_id, wc.opcode), (msn - 1, WcOpcode::RecvImmediate));
-        assert_eq!((wc.immediate, wc.solicited), (message[18..].try_into().ok(), msn == 2));
+        assert_eq!((wc.immediate(), wc.solicited), (message[18..].try_into().ok(), msn == 2));
     }
 }
 

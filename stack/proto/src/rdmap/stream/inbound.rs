@@ -74,7 +74,7 @@ impl Stream {
     /// Places an RDMA Write (RFC 5040 section 5.1). False, with nothing done: it is not valid.
     #[inline(always)]
     pub(crate) fn place_write_in_run(
-        &self,
+        &mut self,
         memory: &impl Memory,
         header: &[u8; TAGGED_LEN],
         payload: &[u8],
@@ -84,13 +84,17 @@ impl Stream {
         // STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
         // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
         if payload.is_empty() {
+            self.responder.on_write_placed(payload.len(), header.last);
             return true;
         }
         // Association, rights and bounds (RFC 5041 sections 7.1 and 8.2).
         let (regions, needed, len) = (memory.regions(), Access::REMOTE_WRITE, payload.len());
         let last = &mut sinks.writes;
         let range = regions.resolve_in_run(last, header.stag, self.scope, needed, header.to, len);
-        range.map(|range| memory.place(range, payload)).is_some()
+        let Some(range) = range else { return false };
+        memory.place(range, payload);
+        self.responder.on_write_placed(payload.len(), header.last);
+        true
     }
 
     /// Places a segment of a Send if it is the next of the message placed before, and not its last.
@@ -261,7 +265,11 @@ impl Stream {
     ) -> Result<Indication, Fault> {
         match (segment.header, segment.opcode) {
             // req: RDMAP-036, RDMAP-134
-            (Header::Tagged(header), Opcode::Write) => self.place_write(memory, &header, payload),
+            (Header::Tagged(header), Opcode::Write) => {
+                self.place_write(memory, &header, payload)?;
+                self.responder.on_write_placed(payload.len(), header.last);
+                Ok(Indication::Placed)
+            }
             // req: RDMAP-162, DDP-054
             (Header::Tagged(header), Opcode::ReadResponse) => {
                 self.place_read_response(memory, &header, payload)
@@ -298,17 +306,27 @@ impl Stream {
         self.place_write(memory, &header, &ulpdu[TAGGED_LEN..]).is_ok()
     }
 
+    /// It is the turn of Writes that were placed out of order.
+    pub const fn skip_placed_writes(&mut self) {
+        self.responder.skip_writes();
+    }
+
+    /// Returns the bytes of the Write that ended last since the last call: of the one that Immediate
+    /// Data follows. 0 if there is none, or if parts of it were placed out of order.
+    #[inline(always)]
+    pub fn take_write_len(&mut self) -> u32 {
+        self.responder.take_write_len()
+    }
+
     /// RDMA Write placement (RFC 5040 section 5.1).
     fn place_write(
         &self,
         memory: &impl Memory,
         header: &Tagged,
         payload: &[u8],
-    ) -> Result<Indication, Fault> {
+    ) -> Result<(), Fault> {
         let sink = (header.stag, header.to);
-        place_tagged(memory, self.scope, Access::REMOTE_WRITE, sink, payload)
-            .map_err(Fault::Tagged)?;
-        Ok(Indication::Placed)
+        place_tagged(memory, self.scope, Access::REMOTE_WRITE, sink, payload).map_err(Fault::Tagged)
     }
 
     /// Read Response placement (RFC 5040 section 5.2.2): into the sink of the oldest outstanding
