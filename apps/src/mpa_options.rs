@@ -53,10 +53,15 @@ pub struct MpaArgs {
     #[arg(long, value_name = "REVISION", help_heading = "MPA")]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=i64::from(MPA_REVISION_2)))]
     pub mpa_revision: Option<u8>,
-    /// Peer-to-peer mode (RFC 6581, MPA revision 2 only): either side may send first. The
-    /// initiator's stack sends an RTR message of one of these kinds that the responder supports.
+    /// RTR messages to offer in peer-to-peer mode (RFC 6581, MPA revision 2 only), in which either
+    /// side may send first: the initiator's stack sends one that the responder supports [default:
+    /// all].
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KIND,..", help_heading = "MPA")]
     pub peer_to_peer: Vec<RtrKind>,
+    /// Client-server mode: the responder sends nothing before it has received a message, and there
+    /// is no RTR message.
+    #[arg(long, help_heading = "MPA", conflicts_with = "peer_to_peer")]
+    pub client_server: bool,
 }
 
 impl MpaArgs {
@@ -88,9 +93,9 @@ impl MpaArgs {
     /// Sets these options in the parameters of an initiator.
     pub fn apply_to(&self, param: &mut ConnParam) {
         param.revision = self.revision();
+        param.peer_to_peer = !self.client_server;
         if !self.peer_to_peer.is_empty() {
             let has = |kind| self.peer_to_peer.contains(&kind);
-            param.peer_to_peer = true;
             param.rtr = RtrKinds {
                 send: has(RtrKind::Send),
                 write: has(RtrKind::Write),
@@ -153,7 +158,8 @@ mod tests {
     fn options_override_conn_param() {
         let as_is = param("");
         assert_eq!((as_is.ird, as_is.ord, as_is.revision), (5, 6, 2));
-        assert_eq!((as_is.peer_to_peer, as_is.rtr), (false, RtrKinds::ALL));
+        assert_eq!((as_is.peer_to_peer, as_is.rtr), (true, RtrKinds::ALL));
+        assert!(!param("--client-server").peer_to_peer);
         let given = param("--ird 128 --ord 1 --mpa-revision 1");
         assert_eq!((given.ird, given.ord, given.revision), (128, 1, 1));
         assert_eq!(param("--mpa-revision 0").revision, 0);

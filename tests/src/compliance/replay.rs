@@ -243,6 +243,7 @@ fn conn_param(place: &str, options: &[&str]) -> ConnParam {
     let mut param = ConnParam::default();
     param.ird = 4;
     param.ord = 4;
+    param.peer_to_peer = false;
     for option in options {
         let (name, value) = option.split_once('=').expect(place);
         match name {

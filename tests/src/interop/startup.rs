@@ -93,6 +93,7 @@ pub fn cases() -> Vec<Case> {
         let ready = by_us().ours(format!("--peer-to-peer {kind}"));
         add(format!("startup/peer-to-peer-{kind}"), ready, kind == "write");
     }
+    add("startup/client-server".into(), by_us().ours("--client-server"), true);
     cases.push(
         Case::new("startup/peer-to-peer-send", Route::PLAIN, rtr_by_send_is_refused)
             .without_fpdus(),

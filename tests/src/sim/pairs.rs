@@ -37,7 +37,10 @@ pub fn connect(world: &mut World, number: u32, srq: Option<SrqId>) -> [QpId; 2] 
         signaled_wr(u64::MAX, Operation::Write { payload: Payload::empty(), rkey: 0, remote: 0 });
     post(world, 0, qps[0], hello);
     completions(world, 0, cq, 1);
-    world.run_until(SECOND, |world| world.ends[1].engine.counters().fpdus_in > 0);
+    world.run_until(SECOND, |world| {
+        let [sent, received] = [0, 1].map(|end: usize| *world.ends[end].engine.counters());
+        received.fpdus_in == sent.fpdus_out
+    });
     qps
 }
 

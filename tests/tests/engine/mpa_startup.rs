@@ -26,6 +26,11 @@ fn established(world: &mut World, end: usize) -> ConnInfo {
     }
 }
 
+/// Parameters of the model in which the initiator sends first.
+fn client_server() -> ConnParam {
+    conn_param(|it| it.peer_to_peer = false)
+}
+
 /// Starts both ends; the request is accepted.
 fn connect_and_accept(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -> [QpId; 2] {
     let listener = &mut world.ends[1].engine;
@@ -109,7 +114,7 @@ fn responder_sends_first_with_each_rtr_kind() {
 #[test]
 fn responder_waits_for_the_first_fpdu_without_peer_to_peer() {
     let mut world = World::new(&WorldOptions::new(3));
-    let qps = connect_and_accept(&mut world, &ConnParam::default(), &ConnParam::default());
+    let qps = connect_and_accept(&mut world, &client_server(), &ConnParam::default());
     for (end, &qp) in qps.iter().enumerate() {
         established(&mut world, end);
         post_receive(&mut world, end, qp, 0);
@@ -267,8 +272,8 @@ fn wait_half_a_second(world: &mut World) {
 
 #[test]
 fn silent_initiator_sends_siw_wakeups() {
-    let quiet = ConnParam::default();
-    let mut marked = ConnParam::default();
+    let quiet = client_server();
+    let mut marked = client_server();
     marked.markers = true;
     for (theirs, wakeups) in [(&quiet, WAKEUPS), (&marked, 0)] {
         let mut world = World::new(&WorldOptions::new(8));
@@ -297,7 +302,7 @@ fn siw_wakeup_waits_for_the_ack_of_the_first_message() {
     let mut options = WorldOptions::new(10);
     options.faults.delay_ns = 15 * MILLISECOND;
     let mut world = World::new(&options);
-    let qps = connect_and_accept(&mut world, &ConnParam::default(), &ConnParam::default());
+    let qps = connect_and_accept(&mut world, &client_server(), &client_server());
     for (end, &qp) in qps.iter().enumerate() {
         established(&mut world, end);
         post_receive(&mut world, end, qp, 0);
@@ -313,7 +318,7 @@ fn siw_wakeup_waits_for_the_ack_of_the_first_message() {
 #[test]
 fn no_siw_wakeup_to_a_peer_that_answers() {
     let mut world = World::new(&WorldOptions::new(11));
-    let qps = connect_and_accept(&mut world, &ConnParam::default(), &ConnParam::default());
+    let qps = connect_and_accept(&mut world, &client_server(), &client_server());
     for (end, &qp) in qps.iter().enumerate() {
         established(&mut world, end);
         post_receive(&mut world, end, qp, 0);
@@ -328,7 +333,7 @@ fn no_siw_wakeup_to_a_peer_that_answers() {
 fn no_siw_wakeup_without_an_early_first_message() {
     for markers in [false, true] {
         let mut world = World::new(&WorldOptions::new(9));
-        let mut param = ConnParam::default();
+        let mut param = client_server();
         param.markers = markers;
         let qps = connect_and_accept(&mut world, &param, &param);
         for (end, &qp) in qps.iter().enumerate() {

@@ -35,6 +35,12 @@ impl Offer {
     }
 
     /// Returns the RTR messages that a responder can accept.
+    /// Those that an initiator offers: a Read only if it grants Reads, or offers no other kind.
+    const fn offered_rtr(&self) -> RtrKinds {
+        let RtrKinds { send, write, read } = self.rtr;
+        RtrKinds { read: read && (self.ord > 0 || !(send || write)), ..self.rtr }
+    }
+
     const fn accepted_rtr(&self) -> RtrKinds {
         RtrKinds { read: self.rtr.read && self.ird > 0, ..self.rtr }
     }
@@ -174,9 +180,10 @@ pub fn build_request(offer: Offer, revision: u8, private_data: PrivateData) -> S
         let (ird, ord) = (offer.ird.min(READ_DEPTH_MAX), offer.ord.min(READ_DEPTH_MAX));
         let mut block = Enhanced { ird, ord, ..Enhanced::default() };
         if offer.peer_to_peer {
-            offer.rtr.write_to(&mut block);
+            let rtr = offer.offered_rtr();
+            rtr.write_to(&mut block);
             // The RTR Read counts against the ORD, too (RFC 6581 section 9.1).
-            if offer.rtr.read {
+            if rtr.read {
                 block.ord = block.ord.max(1);
             }
         }
@@ -322,10 +329,11 @@ pub fn process_reply(
             }
             negotiated.ird = negotiated.ird.max(enhanced.ord);
         }
-        // RFC 6581 section 9.2: one RTR message of those that the responder accepts.
-        if offer.peer_to_peer {
-            let common = offer.rtr.intersection(RtrKinds::from_enhanced(&enhanced));
-            negotiated.rtr = common.choose().filter(|_| enhanced.peer_to_peer);
+        // RFC 6581 section 9.2: one RTR message of those that the responder accepts. A responder
+        // that knows no peer-to-peer model answers without flag A, and sends nothing first.
+        if offer.peer_to_peer && enhanced.peer_to_peer {
+            let common = offer.offered_rtr().intersection(RtrKinds::from_enhanced(&enhanced));
+            negotiated.rtr = common.choose();
             if negotiated.rtr.is_none() {
                 return Err(NegotiationError::NoMatchingRtr);
             }

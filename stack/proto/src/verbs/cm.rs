@@ -73,8 +73,10 @@ pub struct ConnParam {
     /// false, both versions are 0, as in the RDMA Consortium's specifications. This is not
     /// negotiated: configure both applications alike.
     pub rdmap_draft00: bool,
-    /// Requests peer-to-peer mode (revision 2), in which either end may send first: the initiator's
-    /// stack then sends a ready-to-receive (RTR) message.
+    /// Requests the peer-to-peer model (revision 2), in which either end may send first: the
+    /// initiator's stack then sends a ready-to-receive (RTR) message, which the applications do not
+    /// see. On by default. Otherwise, with other revisions, and if the responder does not know the
+    /// model, the responder waits for the first message of the initiator (client-server model).
     pub peer_to_peer: bool,
     /// RTR messages to offer, or to accept.
     pub rtr: RtrKinds,
@@ -137,7 +139,7 @@ impl Default for ConnParam {
             half_close: false,
             revision: 2,
             rdmap_draft00: false,
-            peer_to_peer: false,
+            peer_to_peer: true,
             rtr: RtrKinds::ALL,
             start: Start::Frames,
             private_data: PrivateData::new(),

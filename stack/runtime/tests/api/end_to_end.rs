@@ -412,3 +412,14 @@ fn mtu_below_the_minimum_is_refused_with_the_minimum() {
     let error = ring_pair(bad, config(2, 1279)).map(|_| ()).unwrap_err();
     assert!(error.to_string().contains("1280"), "{error}");
 }
+
+/// The passive side sends first, which the peer-to-peer model allows.
+#[test]
+fn responder_may_send_first() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let (a, b) = connect(&left, &right);
+    a.post_recv(1, []).unwrap();
+    send(&b, 2, b"").unwrap();
+    assert_eq!(outcomes(&left.completions(&right, 1)), [(1, WcStatus::Success)]);
+    assert_eq!(outcomes(&right.completions(&left, 1)), [(2, WcStatus::Success)]);
+}

@@ -98,8 +98,7 @@ impl Workload {
         let is_send = sent.immediate.is_none();
         assert_eq!(wc.opcode == WcOpcode::Recv, is_send, "kind of message {number}");
         assert_eq!(wc.solicited, sent.solicited, "event of message {number}");
-        let is_len_known = is_send || wc.byte_len > 0 || !world.allows_ooo_placement();
-        if is_len_known {
+        if sent.is_len_sure || wc.byte_len > 0 {
             assert_eq!(wc.byte_len as usize, sent.len, "length of message {number}");
         }
         // Immediate Data do not change the receive buffer.

@@ -154,8 +154,11 @@ impl Workload {
         }
         if let Some((solicited, immediate, invalidate)) = message {
             let written = std::mem::take(&mut side.written);
-            let len = if opcode == WcOpcode::Immediate { written } else { len };
-            side.sends.push_back(Message { number, len, immediate, invalidate, solicited });
+            let is_alone = opcode == WcOpcode::Immediate;
+            let len = if is_alone { written } else { len };
+            let is_len_sure = !is_alone && (immediate.is_none() || !world.allows_ooo_placement());
+            let message = Message { number, len, is_len_sure, immediate, invalidate, solicited };
+            side.sends.push_back(message);
         } else if opcode == WcOpcode::Write {
             side.written = len;
         }

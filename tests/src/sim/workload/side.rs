@@ -83,8 +83,10 @@ pub(super) struct Posted {
 #[derive(Clone, Copy)]
 pub(super) struct Message {
     pub(super) number: usize,
-    /// Of Immediate Data the bytes of the Write before it.
+    /// Of Immediate Data the bytes of the Write before it, or 0 if a Write that the stack itself
+    /// sends may have come between them.
     pub(super) len: usize,
+    pub(super) is_len_sure: bool,
     pub(super) immediate: Option<ImmediateData>,
     pub(super) invalidate: Option<u32>,
     pub(super) solicited: bool,

@@ -236,11 +236,11 @@ fn peer_to_peer_selects_a_common_rtr() {
 }
 
 #[test]
-fn reply_without_flag_a_is_no_matching_rtr() {
+fn reply_without_flag_a_is_the_client_server_model() {
     let asks = Offer { peer_to_peer: true, ..OFFER };
     let (mut reply, _) = accept(&build_request(asks, 2, NO_DATA), OFFER, NO_DATA);
     reply.enhanced.as_mut().unwrap().peer_to_peer = false;
-    assert_eq!(process_reply(&reply, asks, 2), Err(NegotiationError::NoMatchingRtr));
+    assert_eq!(process_reply(&reply, asks, 2).unwrap().rtr, None);
 }
 
 #[test]
