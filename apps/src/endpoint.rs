@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ferrowarp::{
-    Access, Buffer, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Cq, CqOptions,
-    EndReason, Event, Mr, Pd, Post, PostError, PostRefused, Qp, QpOptions, QpState, Sge,
+    Access, Buffer, ConnEvent, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Cq,
+    CqOptions, EndReason, Mr, Pd, Post, PostError, PostRefused, Qp, QpOptions, QpState, Sge,
     ShardHandle, Spinner, Wc, WcStatus,
 };
 
@@ -314,7 +314,7 @@ pub fn refusal(qp: &Qp, refused: PostRefused) -> anyhow::Error {
 /// The reason if the connection failed.
 pub fn poll_established(qp: &Qp) -> anyhow::Result<Option<ConnInfo>> {
     while let Some(event) = qp.next_event() {
-        if let Event::Established { info, .. } = event {
+        if let ConnEvent::Established { info, .. } = event {
             return Ok(Some(*info));
         }
         if let Some(reason) = event_end_reason(event) {
@@ -341,11 +341,11 @@ pub fn end_reason(qp: &Qp) -> Option<Cow<'static, str>> {
 }
 
 /// Returns the reason for the end of the connection that an event reports, if it does.
-fn event_end_reason(event: Event) -> Option<Cow<'static, str>> {
+fn event_end_reason(event: ConnEvent) -> Option<Cow<'static, str>> {
     match event {
-        Event::Disconnected { reason, .. } => Some(Cow::Owned(reason.to_string())),
-        Event::CqOverrun { .. } => Some(Cow::Borrowed("the completion queue overran")),
-        Event::ConnectFailed { error, private_data, .. } => {
+        ConnEvent::Disconnected { reason, .. } => Some(Cow::Owned(reason.to_string())),
+        ConnEvent::CqOverrun { .. } => Some(Cow::Borrowed("the completion queue overran")),
+        ConnEvent::ConnectFailed { error, private_data, .. } => {
             let reason = shown_reason(&private_data);
             Some(Cow::Owned(if error == ConnectError::Rejected && !reason.is_empty() {
                 format!("refused by the peer: {reason}")

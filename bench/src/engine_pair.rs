@@ -16,7 +16,7 @@ use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::rdmap::send_queue::WqeHead;
 use ferrowarp_proto::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
 use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::Sge;
@@ -130,11 +130,11 @@ impl EnginePair {
                 end.engine.drive(self.now);
                 while let Some(event) = end.engine.next_event() {
                     match event {
-                        Event::ConnectRequest { request, .. } => {
+                        ConnEvent::ConnectRequest { request, .. } => {
                             let accepted = end.engine.accept(self.now, request, end.qp, &param);
                             accepted.expect("the request is pending");
                         }
-                        Event::Established { .. } => established += 1,
+                        ConnEvent::Established { .. } => established += 1,
                         other => panic!("unexpected {other:?}"),
                     }
                 }

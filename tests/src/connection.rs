@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 
 use ferrowarp::{
-    Access, ConnParam, EndReason, Event, Listener, Mr, Qp, QpState, Wc, WcOpcode, WcStatus,
+    Access, ConnEvent, ConnParam, EndReason, Listener, Mr, Qp, QpState, Wc, WcOpcode, WcStatus,
 };
 
 use crate::pattern;
@@ -215,7 +215,7 @@ impl<'a> TestConnection<'a> {
 
     fn expect_disconnected(&self, expected: EndReason) {
         match self.qp.wait_event(TIMEOUT) {
-            Some(Event::Disconnected { reason, .. }) => assert_eq!(reason, expected),
+            Some(ConnEvent::Disconnected { reason, .. }) => assert_eq!(reason, expected),
             other => panic!("{other:?} instead of {expected:?}"),
         }
         assert_eq!(self.qp.state(), QpState::Error);

@@ -12,7 +12,7 @@ use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event, RequestId};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, RequestId};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 use ferrowarp_proto::verbs::wr::{RecvWr, Sge};
@@ -178,7 +178,7 @@ impl SegmentFixture {
     /// If there is none.
     pub fn connect_request(&mut self) -> RequestId {
         match self.engine.next_event() {
-            Some(Event::ConnectRequest { request, .. }) => request,
+            Some(ConnEvent::ConnectRequest { request, .. }) => request,
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -323,7 +323,7 @@ impl Peer {
         let request = fx.connect_request();
         let qp = fx.create_qp();
         fx.engine.accept(fx.now, request, qp, param).expect("the request is pending");
-        assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+        assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
         self.settle(fx);
         assert_eq!(self.received.len(), 24, "the reply");
         self.received.clear();

@@ -225,9 +225,9 @@
 //! | [`Qp::disconnect`] | Flushes them |
 //! | [`Qp::terminate`] | Sends the reason to the peer |
 //!
-//! Each ends with [`Event::Disconnected`] and outstanding receives complete as flushed. Dropping
-//! handles does the same in any order. It waits for a bounded time until the peer has acknowledged
-//! everything that completed.
+//! Each ends with [`ConnEvent::Disconnected`] and outstanding receives complete as flushed.
+//! Dropping handles does the same in any order. It waits for a bounded time until the peer has
+//! acknowledged everything that completed.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -250,7 +250,7 @@
 //! # qp_r.wait_established(timeout)?;
 //! qp_l.close()?;
 //! let reason = |qp: &Qp| match qp.wait_event(timeout) {
-//!     Some(Event::Disconnected { reason, .. }) => Ok(reason),
+//!     Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason),
 //!     other => Err(format!("{other:?}")),
 //! };
 //! assert_eq!(reason(&qp_r)?, EndReason::PeerClosed);

@@ -242,8 +242,8 @@ pub use ferrowarp_proto::{
     },
     rdmap::send_queue::{WqePayload, wqe::SendFlags},
     verbs::cm::{
-        Abort, CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, PRIVATE_DATA_LEN_MAX,
-        PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate, Version,
+        Abort, CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, EndReason,
+        PRIVATE_DATA_LEN_MAX, PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate, Version,
     },
     verbs::qp::QpState,
     verbs::srq::{SrqError, SrqId},

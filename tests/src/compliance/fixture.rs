@@ -8,7 +8,7 @@ use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::{Instant, MICROSECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, RequestId};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, EndReason, RequestId};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{QpId, Wc};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
@@ -206,7 +206,7 @@ impl FpduFixture {
             }
             if self.request.is_none()
                 && self.qp.is_none()
-                && let Some(Event::ConnectRequest { request, .. }) = self.engine.next_event()
+                && let Some(ConnEvent::ConnectRequest { request, .. }) = self.engine.next_event()
             {
                 self.request = Some(request);
             }
@@ -307,7 +307,7 @@ impl FpduFixture {
             it.ord = ord;
         }));
         let event = self.engine.next_event();
-        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        assert!(matches!(event, Some(ConnEvent::Established { .. })), "{event:?}");
         self.inject_ulpdu(&Header::write(0, 0, true).encode(&[]));
         self.received.clear();
         self.segments.clear();
@@ -364,7 +364,7 @@ impl FpduFixture {
         param.ooo_placement = true;
         fx.accept(&param);
         let event = fx.engine.next_event();
-        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        assert!(matches!(event, Some(ConnEvent::Established { .. })), "{event:?}");
         fx.inject(&marked_fpdu(&Header::write(0, 0, true).encode(&[]), true, 0));
         assert_eq!(fx.received.split_off(20), [], "the reply and no more");
         fx.received.clear();
@@ -616,7 +616,7 @@ impl FpduFixture {
     pub fn end_reason(&mut self) -> Option<EndReason> {
         self.settle();
         match self.engine.next_event()? {
-            Event::Disconnected { reason, .. } => {
+            ConnEvent::Disconnected { reason, .. } => {
                 assert_eq!(self.engine.next_event(), None, "the end is reported once");
                 Some(reason)
             }

@@ -26,7 +26,7 @@
 use std::net::SocketAddr;
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, EndReason};
 use ferrowarp_proto::verbs::wr::{
     AtomicOp, ImmediateData, Operation, Payload, RecvWr, SgList, Sge,
 };
@@ -182,7 +182,7 @@ impl FpduFixture {
             ["established"] => {
                 self.settle();
                 let event = self.engine.next_event();
-                assert!(matches!(event, Some(Event::Established { .. })), "{place}: {event:?}");
+                assert!(matches!(event, Some(ConnEvent::Established { .. })), "{place}: {event:?}");
             }
             ["done", id, result, ref len @ ..] => {
                 self.settle();
@@ -209,7 +209,7 @@ impl FpduFixture {
             ["ended", why] => {
                 self.settle();
                 let event = self.engine.next_event();
-                let Some(Event::Disconnected { reason, .. }) = event else {
+                let Some(ConnEvent::Disconnected { reason, .. }) = event else {
                     panic!("{place}: {event:?}")
                 };
                 let seen = match reason {

@@ -12,7 +12,7 @@ use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::steering::mesh::{MeshConfig, MeshMonitor, PortSteering, mesh};
 use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc};
 
@@ -240,7 +240,7 @@ impl End {
     }
 
     /// Returns the next event of a shard that lives, and the shard.
-    pub fn next_event(&mut self) -> Option<(usize, Event)> {
+    pub fn next_event(&mut self) -> Option<(usize, ConnEvent)> {
         let live: Vec<usize> = self.live_shards().collect();
         live.into_iter().find_map(|shard| Some((shard, self.shard_mut(shard).next_event()?)))
     }

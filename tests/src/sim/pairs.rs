@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, EndReason};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::srq::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
@@ -53,13 +53,13 @@ pub fn handshake(world: &mut World, qps: [QpId; 2], params: &[ConnParam; 2]) {
     let _ = world.ends[1].engine.listen(PORT, 8);
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, qps[0], remote, &params[0]).expect("idle");
-    let Event::ConnectRequest { request, .. } = event(world, 1) else {
+    let ConnEvent::ConnectRequest { request, .. } = event(world, 1) else {
         panic!("no request");
     };
     let now = world.now;
     world.ends[1].engine.accept(now, request, qps[1], &params[1]).expect("the request is new");
     for end in 0..2 {
-        assert!(matches!(event(world, end), Event::Established { .. }));
+        assert!(matches!(event(world, end), ConnEvent::Established { .. }));
     }
 }
 
@@ -138,7 +138,7 @@ pub const fn qp_init(max_send_wr: usize, max_recv_wr: usize) -> QpInit {
 ///
 /// # Panics
 /// If there is none.
-pub fn event(world: &mut World, end: usize) -> Event {
+pub fn event(world: &mut World, end: usize) -> ConnEvent {
     let mut event = None;
     world.run_until(30 * SECOND, |world| {
         event = world.ends[end].engine.next_event();
@@ -153,7 +153,7 @@ pub fn event(world: &mut World, end: usize) -> Event {
 /// # Panics
 /// If there is another event.
 pub fn disconnect_cause(world: &mut World, end: usize) -> (QpId, Option<(u8, u8, u8)>) {
-    let Event::Disconnected { qp, reason } = event(world, end) else {
+    let ConnEvent::Disconnected { qp, reason } = event(world, end) else {
         panic!("something else happened");
     };
     match reason {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
@@ -52,7 +52,7 @@ impl EngineUnderTest {
     fn handle_events(&mut self) {
         while let Some(event) = self.engine.next_event() {
             let name = match event {
-                Event::ConnectFailed { error, .. } => format!("ConnectFailed({error:?})"),
+                ConnEvent::ConnectFailed { error, .. } => format!("ConnectFailed({error:?})"),
                 event => {
                     let text = format!("{event:?}");
                     text.split(|c: char| !c.is_alphanumeric()).next().unwrap_or("").to_owned()

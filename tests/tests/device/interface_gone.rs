@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use ferrowarp::{Access, AsyncEvent, ConnParam, EndReason, Event, Qp, QpState};
+use ferrowarp::{Access, AsyncEvent, ConnEvent, ConnParam, EndReason, Qp, QpState};
 use ferrowarp_tests::netns::ip;
 use ferrowarp_tests::process::{self, Running};
 use ferrowarp_tests::stack::{KERNEL, STACK, Stack, TIMEOUT, post_write};
@@ -152,7 +152,7 @@ fn connections_survive_a_failure_and_end_with_their_interface() {
         run_ip("link set other up");
         case.set("link set IF up");
         let ended = qp.wait_event(TIMEOUT);
-        let expected = Event::Disconnected { qp: qp.id(), reason: EndReason::DeviceRemoved };
+        let expected = ConnEvent::Disconnected { qp: qp.id(), reason: EndReason::DeviceRemoved };
         assert_eq!(ended, Some(expected), "{}", case.device);
         let mut events = Vec::new();
         while events.last() != Some(&AsyncEvent::Failed) {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ferrowarp::{Access, AsyncEvent, ConnParam, ConnectError, EndReason, Event, WcStatus};
+use ferrowarp::{Access, AsyncEvent, ConnEvent, ConnParam, ConnectError, EndReason, WcStatus};
 use ferrowarp_tests::capture::{self, Capture};
 use ferrowarp_tests::connection::{MEMORY_LEN, TestConnection};
 use ferrowarp_tests::pattern;
@@ -334,7 +334,7 @@ fn failed_connect_reports_its_cause() {
     let qp = attempt(PORT);
     Peer::respond(kernel.accept().unwrap().0, &reject).unwrap();
     match qp.wait_event(TIMEOUT) {
-        Some(Event::ConnectFailed { error: ConnectError::Rejected, private_data, .. }) => {
+        Some(ConnEvent::ConnectFailed { error: ConnectError::Rejected, private_data, .. }) => {
             assert_eq!(private_data.as_slice(), b"busy");
         }
         other => panic!("{other:?}"),
@@ -423,7 +423,7 @@ fn peer_rst_flushes_receives() {
     let TestConnection { qp, peer, .. } = link;
     drop(peer);
     match qp.wait_event(TIMEOUT) {
-        Some(Event::Disconnected { reason: EndReason::Reset, .. }) => {}
+        Some(ConnEvent::Disconnected { reason: EndReason::Reset, .. }) => {}
         other => panic!("{other:?}"),
     }
     let flushed = stack.completions(5);
@@ -445,7 +445,9 @@ fn peer_terminate_ends_the_connection() {
     post_recv(&link.qp, 1, link.recv_mr.sge(0, 10));
     link.peer.send_terminate(1, 1, 0).unwrap();
     match link.qp.wait_event(TIMEOUT) {
-        Some(Event::Disconnected { reason: EndReason::TerminateReceived(terminate), .. }) => {
+        Some(ConnEvent::Disconnected {
+            reason: EndReason::TerminateReceived(terminate), ..
+        }) => {
             assert_eq!((terminate.layer, terminate.error_type, terminate.code), (1, 1, 0));
         }
         other => panic!("{other:?}"),

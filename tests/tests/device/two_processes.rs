@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use ferrowarp::{Access, ConnParam, Event};
+use ferrowarp::{Access, ConnEvent, ConnParam};
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::process::{self, Running, TempDir};
 use ferrowarp_tests::skip;
@@ -88,7 +88,7 @@ fn rdma_between_two_processes(link: Link, name: &str) {
     shared.read(0, &mut found);
     assert!(found == pattern(7, LEN), "what the other process wrote");
     // The other process reads it back, and then closes.
-    assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(Event::Disconnected { .. })));
+    assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(ConnEvent::Disconnected { .. })));
     let ended = other.finish(PROCESS_TIMEOUT).unwrap();
     assert!(ended.success(), "{:?}: {}", ended.status, ended.output);
     drop((qp, listener, shared, recv_mr));
@@ -127,7 +127,7 @@ fn client(device: &str) {
     post_send(&qp, 4, mine.sge(0, 10));
     assert_eq!(stack.expect_success().wr_id, 4);
     qp.disconnect().unwrap();
-    assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(Event::Disconnected { .. })));
+    assert!(matches!(qp.wait_event(PROCESS_TIMEOUT), Some(ConnEvent::Disconnected { .. })));
 }
 
 /// `iwperf` at both ends of a socket.

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 
 use ferrowarp::{
-    Abort, Access, Config, EndReason, Event, Listener, Mr, Qp, QpState, Sge, Version, WcStatus,
+    Abort, Access, Config, ConnEvent, EndReason, Listener, Mr, Qp, QpState, Sge, Version, WcStatus,
 };
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
@@ -284,7 +284,9 @@ fn each_violation_gets_its_terminate() {
             }
             check_terminate_headers(name, &terminate, &on_the_wire);
             match qp.wait_event(TIMEOUT) {
-                Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
+                Some(ConnEvent::Disconnected {
+                    reason: EndReason::TerminateSent(sent), ..
+                }) => {
                     assert_eq!(sent.cause(), expected, "{name}");
                     assert_eq!(sent.ddp_header(), terminate.ddp_header, "{name}");
                 }
@@ -375,7 +377,7 @@ fn terminates_for_local_causes_have_no_headers() {
     peer.write_raw(&damaged()).unwrap();
     assert_eq!(peer.serve_one().map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
     match qp.wait_event(TIMEOUT) {
-        Some(Event::Disconnected { reason: EndReason::TerminateUnsent(unsent), .. }) => {
+        Some(ConnEvent::Disconnected { reason: EndReason::TerminateUnsent(unsent), .. }) => {
             assert_eq!(unsent.cause(), (2, 0, 2));
         }
         event => panic!("{event:?}"),
@@ -426,7 +428,7 @@ fn every_received_terminate_is_reported_in_full() {
         payload.extend_from_slice(copies);
         peer.send_ulpdu(&untagged(opcode::TERMINATE, 2, 1, 0, &payload)).unwrap();
         match qp.wait_event(TIMEOUT) {
-            Some(Event::Disconnected { reason, .. }) => {
+            Some(ConnEvent::Disconnected { reason, .. }) => {
                 assert_eq!(reason.error(), Some((layer, kind, code)));
                 let EndReason::TerminateReceived(terminate) = reason else { panic!("{reason:?}") };
                 assert_eq!(terminate.segment_len, (bits != 0).then_some(0x1234));
@@ -447,7 +449,7 @@ fn every_received_terminate_is_reported_in_full() {
         let (qp, mut peer) = fx.connect(Version::Ietf);
         peer.send_ulpdu(&untagged(opcode::TERMINATE, 2, msn, 0, payload)).unwrap();
         match qp.wait_event(TIMEOUT) {
-            Some(Event::Disconnected { reason: EndReason::BadTerminate, .. }) => {}
+            Some(ConnEvent::Disconnected { reason: EndReason::BadTerminate, .. }) => {}
             event => panic!("{event:?}"),
         }
         assert!(!peer.serve_one().unwrap() && peer.terminate.is_none());

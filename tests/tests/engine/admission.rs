@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, ReadDepths};
 use ferrowarp_proto::wire::tcp::Flags;
 use ferrowarp_tests::raw::{PORT, Peer, SegmentFixture, mpa_request};
 
@@ -165,11 +165,11 @@ fn complete_request_waits_while_the_backlog_is_full() {
     assert_eq!(fx.engine.usage().awaiting_request, 3);
     let qp = fx.create_qp();
     fx.engine.accept(fx.now, first[0], qp, &ConnParam::default()).unwrap();
-    assert!(matches!(fx.engine.next_event(), Some(Event::ConnectRequest { offer, .. })
+    assert!(matches!(fx.engine.next_event(), Some(ConnEvent::ConnectRequest { offer, .. })
         if offer.peer.port() == 10_002));
     fx.engine.reject(fx.now, first[1], ReadDepths::default(), b"").unwrap();
     let next = std::iter::from_fn(|| fx.engine.next_event()).find_map(|event| match event {
-        Event::ConnectRequest { offer, .. } => Some(offer.peer.port()),
+        ConnEvent::ConnectRequest { offer, .. } => Some(offer.peer.port()),
         _ => None,
     });
     assert_eq!(next, Some(10_003), "in their order");

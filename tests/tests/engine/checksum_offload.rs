@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::wire::ethernet::EthernetLink;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
@@ -128,7 +128,8 @@ fn all_frames_of_a_connection_have_valid_checksums() {
         fx.peer.rcv_nxt = answer.seq + 1;
         let mut fields = fx.peer.fields(Flags::ACK, Options::timestamps(Some((2, ts.0))));
         fx.send_segment(&fields, &mpa_request());
-        let Some(Event::ConnectRequest { request: asked, .. }) = fx.base.engine.next_event() else {
+        let Some(ConnEvent::ConnectRequest { request: asked, .. }) = fx.base.engine.next_event()
+        else {
             panic!("no request")
         };
         let qp = fx.base.engine.create_qp(qp_init(16, 16)).unwrap();
@@ -163,6 +164,6 @@ fn connect_with_offload_is_refused_without_listener() {
             event.is_some()
         });
         assert!(done, "the SYN and the RST were right");
-        assert!(matches!(event, Some(Event::ConnectFailed { .. })), "{event:?}");
+        assert!(matches!(event, Some(ConnEvent::ConnectFailed { .. })), "{event:?}");
     });
 }

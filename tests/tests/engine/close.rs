@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnEvent, EndReason};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
@@ -25,7 +25,7 @@ fn connected_with_half_close() -> FpduFixture {
         it.ord = 4;
         it.half_close = true;
     }));
-    assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+    assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
     fx.inject_ulpdu(&Header::write(0, 0, true).encode(&[]));
     fx.take_sent();
     fx
@@ -119,7 +119,7 @@ fn sending_continues_after_peer_fin_until_close() {
     fx.post_send(200, 0, 8);
     fx.inject_flags(FIN);
     let qp = fx.qp();
-    assert_eq!(fx.engine.next_event(), Some(Event::PeerFinished { qp }));
+    assert_eq!(fx.engine.next_event(), Some(ConnEvent::PeerFinished { qp }));
     assert_eq!((fx.engine.next_event(), state(&fx)), (None, QpState::Rts));
     assert_eq!((wc_statuses(&mut fx), fx.sent_ulpdus().len()), (vec![(200, WcStatus::Success)], 1));
     // Long after the linger time of a closed connection.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ferrowarp_proto::ddp::vec_memory::VecMemory;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
@@ -34,7 +34,7 @@ fn connected(fx: &mut SegmentFixture, port: u16, cq: CqId) -> (Peer, QpId) {
     let request = fx.connect_request();
     let qp = fx.engine.create_qp(init(cq)).unwrap();
     fx.engine.accept(fx.now, request, qp, &ConnParam::default()).unwrap();
-    assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+    assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
     peer.settle(fx);
     for wr_id in 0..8 {
         fx.engine.post_recv(qp, recv_wr(fx, wr_id)).unwrap();
@@ -66,7 +66,7 @@ impl Overrun {
         let mut overrun = Self { fx, idle, ends: [first, last, other] };
         overrun.fx.push_results.borrow_mut().push_back(false);
         overrun.send(0, 1);
-        assert_eq!(overrun.fx.engine.next_event(), Some(Event::CqOverrun { cq: CQ }));
+        assert_eq!(overrun.fx.engine.next_event(), Some(ConnEvent::CqOverrun { cq: CQ }));
         overrun
     }
 
@@ -189,7 +189,7 @@ fn cost_of_an_overrun_is_independent_of_the_number_of_overrun_queues() {
         polls.time(|| engine.drive(now));
     }
     let reported: Vec<_> = std::iter::from_fn(|| engine.next_event()).collect();
-    let expected: Vec<_> = (0..QUEUES).map(|cq| Event::CqOverrun { cq: CqId(cq) }).collect();
+    let expected: Vec<_> = (0..QUEUES).map(|cq| ConnEvent::CqOverrun { cq: CqId(cq) }).collect();
     assert!(reported == expected, "each once and in order");
     // With a visit of each other queue it takes a second.
     polls.assert_below("overruns of many queues", Duration::from_millis(100));

@@ -2,7 +2,7 @@
 //! and each reports both.
 
 use ferrowarp_proto::time::{MICROSECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{EndReason, Event, Terminate};
+use ferrowarp_proto::verbs::cm::{ConnEvent, EndReason, Terminate};
 use ferrowarp_proto::verbs::wc::{CqId, WcStatus};
 use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::*;
@@ -47,9 +47,11 @@ impl Pair {
         });
         assert!(gone, "a connection stays");
         [0, 1].map(|end| {
-            let Event::Disconnected { reason, .. } = event(world, end) else { panic!("no end") };
+            let ConnEvent::Disconnected { reason, .. } = event(world, end) else {
+                panic!("no end")
+            };
             let more = world.ends[end].engine.next_event().map(|event| match event {
-                Event::TerminateReceived { qp, terminate } if qp == self.0.qps[end] => {
+                ConnEvent::TerminateReceived { qp, terminate } if qp == self.0.qps[end] => {
                     terminate.unwrap()
                 }
                 other => panic!("{other:?}"),

@@ -1,7 +1,7 @@
 //! DDP rules checked on the wire: segments sent, and the effects of segments received.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, EndReason};
 use ferrowarp_proto::verbs::wc::{WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
@@ -591,7 +591,7 @@ fn rst_ends_an_rdmac_stream() {
     fx.inject(b"MPA ID Req Frame\xc0\0\0\0");
     fx.accept(&ConnParam::default());
     let event = fx.engine.next_event();
-    let Some(Event::Established { info, .. }) = event else { panic!("{event:?}") };
+    let Some(ConnEvent::Established { info, .. }) = event else { panic!("{event:?}") };
     assert_eq!(info.revision, 0);
     fx.post_recv(1, 0, 64);
     fx.inject_flags(Flags::RST);

@@ -1,7 +1,7 @@
 //! Requests posted before the connection, and after its end.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, SendWr, Sge};
@@ -37,7 +37,7 @@ fn requests_of_both_ends_wait_for_the_connection() {
     world.ends[0].engine.connect(now, qps[0], remote, &ConnParam::default()).unwrap();
     assert_eq!(world.ends[0].engine.qp_state(qps[0]), QpState::Connecting);
     post(&mut world, 0, qps[0], send(12, b"connecting", None));
-    let Event::ConnectRequest { request, .. } = event(&mut world, 1) else { panic!() };
+    let ConnEvent::ConnectRequest { request, .. } = event(&mut world, 1) else { panic!() };
     assert!((0..2).all(|end| world.ends[end].queues.poll(CQ).is_none()), "nothing is sent before");
     let now = world.now;
     world.ends[1].engine.accept(now, request, qps[1], &ConnParam::default()).unwrap();
@@ -76,7 +76,7 @@ fn requests_of_a_connection_that_fails_are_flushed() {
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, qp, remote, &ConnParam::default()).unwrap();
     post(&mut world, 0, qp, send(2, b"while", None));
-    assert!(matches!(event(&mut world, 0), Event::ConnectFailed { .. }));
+    assert!(matches!(event(&mut world, 0), ConnEvent::ConnectFailed { .. }));
     // As those that are posted after the end.
     post(&mut world, 0, qp, send(3, b"after", None));
     world.ends[0].engine.post_recv(qp, receive(4, 0, 0, 0)).unwrap();

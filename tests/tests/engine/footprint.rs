@@ -1,7 +1,7 @@
 //! Memory footprint of idle connections: thousands of them, measured in resident pages.
 
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit};
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use ferrowarp_tests::sim::world::{World, WorldOptions};
@@ -39,11 +39,11 @@ fn connect<'a>(world: &mut World, active: &[QpId], passive: &mut impl Iterator<I
             for end in 0..2 {
                 while let Some(event) = world.ends[end].engine.next_event() {
                     match event {
-                        Event::ConnectRequest { request, .. } => {
+                        ConnEvent::ConnectRequest { request, .. } => {
                             let (now, qp) = (world.now, *passive.next().unwrap());
                             world.ends[end].engine.accept(now, request, qp, &param).unwrap();
                         }
-                        Event::Established { .. } => established += 1,
+                        ConnEvent::Established { .. } => established += 1,
                         other => panic!("{other:?}"),
                     }
                 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MICROSECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, ConnectError, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, ConnectError};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
@@ -67,7 +67,7 @@ impl IcmpFixture {
     }
 
     /// Injects an ICMP error about `frame` into the left end; returns the event it reports.
-    fn inject_icmp(&mut self, frame: &[u8], kind: [(u8, u8); 2], word: u32) -> Option<Event> {
+    fn inject_icmp(&mut self, frame: &[u8], kind: [(u8, u8); 2], word: u32) -> Option<ConnEvent> {
         let error = ip::icmp_error(frame, L3, kind[usize::from(self.v6)], word);
         let end = &mut self.world.ends[0];
         end.engine.device().inbound.borrow_mut().push_back(error);
@@ -102,11 +102,13 @@ impl IcmpFixture {
         let param = ConnParam::default();
         let peer = self.world.ends[1].engine.create_qp(qp_init(8, 8)).unwrap();
         let up = self.world.run_until(SECOND, |world| {
-            if let Some(Event::ConnectRequest { request, .. }) = world.ends[1].engine.next_event() {
+            if let Some(ConnEvent::ConnectRequest { request, .. }) =
+                world.ends[1].engine.next_event()
+            {
                 let now = world.now;
                 world.ends[1].engine.accept(now, request, peer, &param).unwrap();
             }
-            matches!(world.ends[0].engine.next_event(), Some(Event::Established { .. }))
+            matches!(world.ends[0].engine.next_event(), Some(ConnEvent::Established { .. }))
         });
         assert!(up);
     }
@@ -134,7 +136,7 @@ fn icmp_port_unreachable_fails_the_connect() {
         let event = fx.inject_icmp(&syn, NO_PORT, 0);
         let expected = ConnectError::Unreachable;
         assert!(
-            matches!(event, Some(Event::ConnectFailed { qp, error, .. })
+            matches!(event, Some(ConnEvent::ConnectFailed { qp, error, .. })
                 if qp == fx.qp && error == expected),
             "{event:?}"
         );
@@ -161,7 +163,7 @@ fn icmp_host_unreachable_is_a_soft_error() {
         let failed = fx.world.run_until(120 * SECOND, |world| {
             let event = world.ends[0].engine.next_event();
             let expected = ConnectError::Unreachable;
-            matches!(event, Some(Event::ConnectFailed { error, .. }) if error == expected)
+            matches!(event, Some(ConnEvent::ConnectFailed { error, .. }) if error == expected)
         });
         assert!(failed);
     }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{
-    CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, ReadDepths, RequestId,
+    CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, EndReason, ReadDepths, RequestId,
 };
 use ferrowarp_proto::verbs::qp::{QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus};
@@ -38,7 +38,7 @@ fn completions_of(world: &mut World, end: usize, cq: CqId, count: usize) -> Vec<
 
 fn request(world: &mut World) -> (RequestId, ConnInfo) {
     match event(world, 1) {
-        Event::ConnectRequest { port: PORT, request, offer } => (request, *offer),
+        ConnEvent::ConnectRequest { port: PORT, request, offer } => (request, *offer),
         other => panic!("unexpected {other:?}"),
     }
 }
@@ -100,10 +100,10 @@ fn private_data_and_ird_ord_are_exchanged() {
         world.ends[1].engine.accept(now, request, passive, &theirs),
         Err(CmError::WrongState)
     );
-    let Event::Established { info, .. } = event(&mut world, 0) else { panic!() };
+    let ConnEvent::Established { info, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!((info.ird, info.ord, info.crc), (3, 9, true));
     assert_eq!(info.private_data[..], *b"welcome");
-    let Event::Established { info, .. } = event(&mut world, 1) else { panic!() };
+    let ConnEvent::Established { info, .. } = event(&mut world, 1) else { panic!() };
     assert_eq!((info.ird, info.ord), (9, 3));
 }
 
@@ -116,7 +116,7 @@ fn reject_carries_private_data_and_needed_depths() {
     let now = world.now;
     let needed = ReadDepths { ird: 3, ord: 40 };
     world.ends[1].engine.reject(now, request, needed, b"not today").unwrap();
-    let Event::ConnectFailed { qp: failed, error, private_data, reads } = event(&mut world, 0)
+    let ConnEvent::ConnectFailed { qp: failed, error, private_data, reads } = event(&mut world, 0)
     else {
         panic!()
     };
@@ -137,7 +137,7 @@ fn reject_carries_private_data_and_needed_depths() {
 fn connect_without_listener_is_refused() {
     let mut world = World::new(&WorldOptions::new(3));
     connect_with(&mut world, &ConnParam::default());
-    let Event::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
+    let ConnEvent::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!(error, ConnectError::Refused);
     assert_eq!(world.ends[0].engine.connection_count(), 0);
 }
@@ -149,7 +149,7 @@ fn connect_to_absent_host_times_out() {
     let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     let engine = &mut world.ends[0].engine;
     engine.connect(now, qp, "198.18.0.77:1".parse().unwrap(), &ConnParam::default()).unwrap();
-    let Event::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
+    let ConnEvent::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!(error, ConnectError::TimedOut);
     assert_eq!(world.ends[0].engine.connection_count(), 0);
     let now = world.now;
@@ -191,9 +191,9 @@ fn disconnect_flushes_each_request_once_and_delivers_completed_sends() {
     assert_eq!(completions(&mut world, 0, 1)[0].status, WcStatus::Success);
     let now = world.now;
     world.ends[0].engine.disconnect(now, active).unwrap();
-    let Event::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
+    let ConnEvent::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!(reason, EndReason::Local);
-    let Event::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
+    let ConnEvent::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
     assert_eq!(reason, EndReason::PeerClosed);
     let flushed = completions(&mut world, 0, 1);
     assert_eq!((flushed[0].wr_id, flushed[0].status), (9, WcStatus::Flushed));
@@ -216,10 +216,10 @@ fn refused_access_terminates_both_ends() {
     let [active, passive] = connected(&mut world);
     let read_only = register(&world, 1, Access::REMOTE_READ);
     world.ends[0].engine.post_send(active, write(1, read_only, 0)).unwrap();
-    let Event::Disconnected { qp, reason } = event(&mut world, 1) else { panic!() };
+    let ConnEvent::Disconnected { qp, reason } = event(&mut world, 1) else { panic!() };
     let EndReason::TerminateSent(terminate) = reason else { panic!("{reason:?}") };
     assert_eq!((qp, terminate.cause(), terminate.ddp_header().len()), (passive, (1, 1, 0), 14));
-    let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
+    let ConnEvent::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
     assert_eq!((qp, reason), (active, EndReason::TerminateReceived(terminate)));
     assert_eq!(world.ends[1].arena.read(0, 4), [0; 4]);
     // The next connection works.
@@ -314,7 +314,7 @@ fn linger_lasts_while_the_peer_acknowledges() {
             continue;
         }
         assert!(took > 6 * SECOND, "a test of a linger time that is not over: {took}");
-        let Event::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
+        let ConnEvent::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
         assert_eq!(reason, EndReason::PeerClosed);
         let placed = world.ends[1].arena.read(0, 4 * LEN as usize);
         assert!(placed.iter().all(|&byte| byte == 0x5a));
@@ -331,7 +331,7 @@ fn send_without_or_beyond_a_receive_buffer_terminates() {
             world.ends[1].engine.post_recv(passive, receive(1, stag, len)).unwrap();
         }
         world.ends[0].engine.post_send(active, send(1, b"hello", None)).unwrap();
-        let Event::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
+        let ConnEvent::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
         let EndReason::TerminateReceived(info) = reason else { panic!("{reason:?}") };
         assert_eq!((info.layer, info.error_type, info.code), (1, 2, code));
         if let Some(status) = status {
@@ -351,9 +351,9 @@ fn unregistered_memory_fails_the_request_and_terminates() {
     world.ends[0].engine.post_send(active, bad).unwrap();
     let failed = completions(&mut world, 0, 1)[0];
     assert_eq!((failed.status, failed.opcode), (WcStatus::LocalProtection, WcOpcode::Send));
-    let Event::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
+    let ConnEvent::Disconnected { reason, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!(reason, EndReason::LocalError);
-    let Event::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
+    let ConnEvent::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
     assert!(matches!(reason, EndReason::TerminateReceived(info) if info.layer == 0));
 }
 
@@ -385,7 +385,7 @@ fn overrun_cq(full: CqId, other_cq: CqId) {
             let now = world.now;
             world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
             for end in [0, 1] {
-                assert!(matches!(event(&mut world, end), Event::Established { .. }));
+                assert!(matches!(event(&mut world, end), ConnEvent::Established { .. }));
             }
             (qp, passive)
         });
@@ -414,12 +414,12 @@ fn overrun_cq(full: CqId, other_cq: CqId) {
         let wr = SendWr { wr_id, operation: nothing, signaled: true, fence: false };
         world.ends[0].engine.post_send(active, wr).unwrap();
     }
-    assert_eq!(event(&mut world, 0), Event::CqOverrun { cq: full });
+    assert_eq!(event(&mut world, 0), ConnEvent::CqOverrun { cq: full });
     for ended in [active, sends, receives] {
-        let Event::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
+        let ConnEvent::Disconnected { qp, reason } = event(&mut world, 0) else { panic!() };
         assert_eq!((qp, reason), (ended, EndReason::LocalError));
     }
-    let Event::ConnectFailed { qp, error, .. } = event(&mut world, 0) else { panic!() };
+    let ConnEvent::ConnectFailed { qp, error, .. } = event(&mut world, 0) else { panic!() };
     assert_eq!((qp, error), (connecting, ConnectError::NoResources));
     for qp in [connecting, idle] {
         assert_eq!(world.ends[0].engine.qp_state(qp), QpState::Error);
@@ -484,7 +484,7 @@ fn lost_peer_times_out_and_work_is_flushed() {
         seen = seen.take().or_else(|| world.ends[0].engine.next_event());
         seen.is_some()
     });
-    let Some(Event::Disconnected { reason, .. }) = seen else { panic!("{seen:?}") };
+    let Some(ConnEvent::Disconnected { reason, .. }) = seen else { panic!("{seen:?}") };
     assert_eq!((reason, reason.error()), (EndReason::TimedOut, Some((2, 0, 1))));
     assert_eq!(completions(&mut world, 0, 1)[0].status, WcStatus::Flushed);
     assert_eq!(world.ends[0].engine.connection_count(), 0);
@@ -514,7 +514,7 @@ fn corruption_missed_by_tcp_is_caught_by_the_mpa_crc() {
         world.run_until(SECOND, |world| {
             if matches!(
                 world.ends[1].engine.next_event(),
-                Some(Event::Disconnected { reason: EndReason::TerminateSent(info), .. })
+                Some(ConnEvent::Disconnected { reason: EndReason::TerminateSent(info), .. })
                     if (info.layer, info.error_type, info.code) == (2, 0, 2)
             ) {
                 caught.set(caught.get() + 1);

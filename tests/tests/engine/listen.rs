@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, ReadDepths};
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
 use ferrowarp_tests::longest_poll::LongestPoll;
@@ -125,7 +125,7 @@ impl Peer {
         let request = fx.connect_request();
         let qp = fx.engine.create_qp(qp_init(16, 16)).unwrap();
         fx.engine.accept(fx.now, request, qp, &ConnParam::default()).unwrap();
-        assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+        assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
     }
 
     /// The negotiated options are in effect: window scale, SACK, timestamps.
@@ -231,7 +231,7 @@ fn connect_during_a_syn_flood(ipv6: bool) {
             asked.is_some()
         });
         assert!(found, "round {round}");
-        let Some(Event::ConnectRequest { request, .. }) = asked else { panic!("{asked:?}") };
+        let Some(ConnEvent::ConnectRequest { request, .. }) = asked else { panic!("{asked:?}") };
         let now = world.now;
         let passive = world.ends[1].engine.create_qp(qp_init(16, 16)).unwrap();
         world.ends[1].engine.accept(now, request, passive, &ConnParam::default()).unwrap();
@@ -241,7 +241,7 @@ fn connect_during_a_syn_flood(ipv6: bool) {
                 event = world.ends[end].engine.next_event();
                 event.is_some()
             });
-            assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+            assert!(matches!(event, Some(ConnEvent::Established { .. })), "{event:?}");
         }
     }
     assert_eq!(world.ends[1].engine.counters().cookies_accepted, 20);
@@ -641,7 +641,7 @@ fn ephemeral_ports_are_unrelated_across_destinations() {
             event = world.ends[1].engine.next_event();
             event.is_some()
         });
-        let Some(Event::ConnectRequest { offer, .. }) = event else { panic!("{event:?}") };
+        let Some(ConnEvent::ConnectRequest { offer, .. }) = event else { panic!("{event:?}") };
         *port = offer.peer.port();
         assert!((49_152..65_535).contains(port));
     }

@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event, Start};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, EndReason, Start};
 use ferrowarp_proto::verbs::wc::WcOpcode;
 use ferrowarp_tests::compliance::fixture::{FpduFixture, PORT};
 use ferrowarp_tests::compliance::messages::PEER_STAG;
@@ -330,7 +330,7 @@ fn fpdu_longer_than_the_mtu_spans_segments() {
 }
 
 /// A connection in streaming mode, and the event that accepting it reports.
-fn accept_unframed(start: Start, first: &[u8]) -> (FpduFixture, Option<Event>) {
+fn accept_unframed(start: Start, first: &[u8]) -> (FpduFixture, Option<ConnEvent>) {
     let mut fx = FpduFixture::new();
     fx.engine.unlisten(PORT);
     fx.engine.listen_unframed(PORT, 4).unwrap();
@@ -353,7 +353,7 @@ fn figure_5() -> Vec<u8> {
 fn immediate_start_begins_with_fpdus() {
     // Data received before the accept is kept.
     let (mut fx, event) = accept_unframed(Start::Immediate, &figure_5()[..30]);
-    assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+    assert!(matches!(event, Some(ConnEvent::Established { .. })), "{event:?}");
     fx.post_recv(1, 0, 100);
     fx.inject(&figure_5()[30..]);
     assert_eq!(fx.poll_cq().iter().map(|wc| wc.byte_len).collect::<Vec<_>>(), [24]);
@@ -367,7 +367,7 @@ fn immediate_start_begins_with_fpdus() {
 #[test]
 fn streaming_mode_carries_plain_bytes_before_fpdus() {
     let (mut fx, event) = accept_unframed(Start::Streaming, b"who ");
-    let Some(Event::Streaming { qp }) = event else { panic!("{event:?}") };
+    let Some(ConnEvent::Streaming { qp }) = event else { panic!("{event:?}") };
     // Out-of-order data waits for the gap to be filled.
     let lost = fx.drop_segment(b"is ");
     fx.inject(b"there?");
@@ -386,7 +386,7 @@ fn streaming_mode_carries_plain_bytes_before_fpdus() {
     // FPDU mode starts here, and marker positions count from here.
     let now = fx.now;
     fx.engine.start_fpdus(now, qp, &ConnParam::default()).unwrap();
-    assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+    assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
     fx.post_write(1, 0, 4000, PEER_STAG, 0);
     let sent = fx.take_sent();
     assert_eq!(sent[..4], [0; 4]);
@@ -401,7 +401,7 @@ fn streaming_mode_carries_plain_bytes_before_fpdus() {
 #[test]
 fn streaming_mode_has_no_startup_timeout() {
     let (mut fx, event) = accept_unframed(Start::Streaming, b"");
-    assert!(matches!(event, Some(Event::Streaming { .. })), "{event:?}");
+    assert!(matches!(event, Some(ConnEvent::Streaming { .. })), "{event:?}");
     // Streaming mode has no deadline for the application.
     fx.now = fx.now + 60 * SECOND;
     fx.drive();

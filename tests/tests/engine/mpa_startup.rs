@@ -5,7 +5,7 @@
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::{
-    CmError, ConnInfo, ConnParam, ConnectError, EndReason, Event, ReadDepths, RtrKinds, Start,
+    CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, EndReason, ReadDepths, RtrKinds, Start,
 };
 use ferrowarp_proto::verbs::wc::{QpId, WcOpcode, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, PostError, RecvWr, SendWr, Sge};
@@ -21,7 +21,7 @@ fn queue_pair(world: &mut World, end: usize) -> QpId {
 
 fn established(world: &mut World, end: usize) -> ConnInfo {
     match event(world, end) {
-        Event::Established { info, .. } => *info,
+        ConnEvent::Established { info, .. } => *info,
         other => panic!("end {end}: {other:?}"),
     }
 }
@@ -43,7 +43,7 @@ fn connect_and_accept(world: &mut World, ours: &ConnParam, theirs: &ConnParam) -
     let qps = [queue_pair(world, 0), queue_pair(world, 1)];
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, qps[0], remote, ours).unwrap();
-    let Event::ConnectRequest { request, offer, .. } = event(world, 1) else { panic!() };
+    let ConnEvent::ConnectRequest { request, offer, .. } = event(world, 1) else { panic!() };
     assert_eq!(offer.revision, if ours.start == Start::Frames { ours.revision } else { 0 });
     let now = world.now;
     world.ends[1].engine.accept(now, request, qps[1], theirs).unwrap();
@@ -138,12 +138,14 @@ fn no_common_rtr_kind_fails_the_connect() {
             let theirs = conn_param(|it| (it.rtr, it.markers) = (theirs, markers));
             connect_and_accept(&mut world, &ours, &theirs);
             match event(&mut world, 0) {
-                Event::ConnectFailed { error: ConnectError::NoCommonRtr, .. } => {}
+                ConnEvent::ConnectFailed { error: ConnectError::NoCommonRtr, .. } => {}
                 other => panic!("{other:?}"),
             }
             established(&mut world, 1);
             match event(&mut world, 1) {
-                Event::Disconnected { reason: EndReason::TerminateReceived(terminate), .. } => {
+                ConnEvent::Disconnected {
+                    reason: EndReason::TerminateReceived(terminate), ..
+                } => {
                     assert_eq!((terminate.layer, terminate.error_type, terminate.code), (2, 0, 7));
                 }
                 other => panic!("{other:?}"),
@@ -197,7 +199,7 @@ fn streaming_start() {
         param.start = Start::Streaming;
         let qps = connect_and_accept(&mut world, &param, &param);
         for (end, &qp) in qps.iter().enumerate() {
-            assert_eq!(event(&mut world, end), Event::Streaming { qp });
+            assert_eq!(event(&mut world, end), ConnEvent::Streaming { qp });
         }
         // An odd number of bytes, so that marker positions differ from a fresh connection's.
         let hello = [0x48; 777];
@@ -245,14 +247,14 @@ fn unframed_request_can_be_rejected() {
     let qp = queue_pair(&mut world, 0);
     let (now, remote) = (world.now, world.socket(1, PORT));
     world.ends[0].engine.connect(now, qp, remote, &param).unwrap();
-    assert_eq!(event(&mut world, 0), Event::Streaming { qp });
-    let Event::ConnectRequest { request, .. } = event(&mut world, 1) else { panic!() };
+    assert_eq!(event(&mut world, 0), ConnEvent::Streaming { qp });
+    let ConnEvent::ConnectRequest { request, .. } = event(&mut world, 1) else { panic!() };
     let now = world.now;
     let with_data = world.ends[1].engine.reject(now, request, ReadDepths::default(), b"no");
     assert_eq!(with_data, Err(CmError::PrivateDataTooLong));
     world.ends[1].engine.reject(now, request, ReadDepths::default(), b"").unwrap();
     match event(&mut world, 0) {
-        Event::ConnectFailed { error: ConnectError::Protocol, .. } => {}
+        ConnEvent::ConnectFailed { error: ConnectError::Protocol, .. } => {}
         other => panic!("{other:?}"),
     }
 }

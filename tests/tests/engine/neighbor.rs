@@ -11,7 +11,7 @@ use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
 use ferrowarp_proto::net::{arp, ndp};
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, ConnectError, Event};
+use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnParam, ConnectError};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::ethernet::{ETHERTYPE_ARP, EthernetLink};
 use ferrowarp_proto::wire::ip::Packet;
@@ -305,7 +305,7 @@ fn unreachable_neighbors_do_not_delay_others() {
         fx.sent();
     }
     let mut failed = Vec::new();
-    while let Some(Event::ConnectFailed { qp, error, .. }) = fx.base.engine.next_event() {
+    while let Some(ConnEvent::ConnectFailed { qp, error, .. }) = fx.base.engine.next_event() {
         assert_eq!(error, ConnectError::TimedOut);
         failed.push(qp);
     }

@@ -1,7 +1,7 @@
 //! MPA, DDP and RDMAP rules on out-of-order FPDUs, located by their markers.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_tests::compliance::fixture::{DroppedSegment, FpduFixture};
 use ferrowarp_tests::compliance::messages::{PEER_STAG, read_request, read_response, sent_opcodes};
 use ferrowarp_tests::conn_param;
@@ -27,7 +27,7 @@ impl OooFixture {
             it.ooo_placement = ooo_placement;
         }));
         let event = fx.engine.next_event();
-        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        assert!(matches!(event, Some(ConnEvent::Established { .. })), "{event:?}");
         fx.take_sent();
         let stag = fx.register(0, 8192, Access::REMOTE_WRITE, false);
         for wr_id in 1..=4 {

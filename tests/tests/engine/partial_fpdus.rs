@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::PARTIAL_BYTES_MIN;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, EndReason};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::RecvWr;
@@ -37,7 +37,7 @@ fn start(fx: &mut SegmentFixture, mut peer: Peer) -> (Peer, QpId) {
     let asked = fx.connect_request();
     let qp = fx.create_qp();
     fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
-    assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+    assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
     fx.poll();
     assert!(peer.receive(fx));
     peer.send(fx, &empty_write_fpdu());
@@ -202,7 +202,7 @@ fn stalled_partial_fpdu_is_evicted() {
     assert_eq!(fx.engine.counters().partials_evicted, 1);
     assert!(matches!(
         fx.engine.next_event(),
-        Some(Event::Disconnected { qp, reason: EndReason::LocalError }) if qp == first.qp
+        Some(ConnEvent::Disconnected { qp, reason: EndReason::LocalError }) if qp == first.qp
     ));
     second.send_to(&mut fx, end);
     assert_eq!(second.sent, end);

@@ -1,7 +1,7 @@
 //! DDP rules on placement, each violated, with the stack's response.
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
-use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, EndReason};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Bind, Operation, RecvWr, Sge};
 use ferrowarp_tests::compliance::fixture::FpduFixture;
@@ -97,7 +97,7 @@ fn stag_of_another_stream_is_invalid_in_older_versions() {
         fx.inject(b"MPA ID Req Frame\xc0\0\0\0");
         fx.accept(&conn_param(|it| it.rdmap_draft00 = rdmap_draft00));
         let event = fx.engine.next_event();
-        assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+        assert!(matches!(event, Some(ConnEvent::Established { .. })), "{event:?}");
         fx.take_sent();
         let mut ulpdu = write_segment(theirs, 4096, true, b"x");
         let rv = if rdmap_draft00 { 0x40 } else { 0 };

@@ -6,7 +6,7 @@ use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, EndReason};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
@@ -87,7 +87,7 @@ impl Pair {
     fn expect_closed(&mut self) {
         for (end, reason) in [(0, EndReason::Local), (1, EndReason::PeerClosed)] {
             let qp = self.qps[end];
-            assert_eq!(event(&mut self.world, end), Event::Disconnected { qp, reason });
+            assert_eq!(event(&mut self.world, end), ConnEvent::Disconnected { qp, reason });
         }
         let sink = self.world.ends[1].arena.read(0, ARENA_LEN);
         let (long, rest) = sink.split_at(LONG_LEN as usize);

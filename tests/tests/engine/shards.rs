@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{Instant, MICROSECOND};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, Options, Segment};
@@ -107,7 +107,7 @@ impl ShardsFixture {
     /// Returns the next connection request, and its shard.
     fn connect_request(&mut self) -> (usize, RequestId) {
         match self.end.next_event() {
-            Some((shard, Event::ConnectRequest { request, .. })) => (shard, request),
+            Some((shard, ConnEvent::ConnectRequest { request, .. })) => (shard, request),
             other => panic!("unexpected {other:?}"),
         }
     }
@@ -119,7 +119,7 @@ impl ShardsFixture {
         let engine = self.end.shard_mut(shard);
         engine.accept(self.now, request, qp, &ConnParam::default()).unwrap();
         let established = self.end.next_event();
-        assert!(matches!(established, Some((_, Event::Established { .. }))), "{established:?}");
+        assert!(matches!(established, Some((_, ConnEvent::Established { .. }))), "{established:?}");
         (shard, qp)
     }
 

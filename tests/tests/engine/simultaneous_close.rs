@@ -1,7 +1,7 @@
 //! Graceful close between two engines, also of both at the same time.
 
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, EndReason};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, RecvWr, SendWr, Sge};
@@ -83,7 +83,7 @@ impl Pair {
             for end in 0..2 {
                 done[end].extend(std::iter::from_fn(|| world.ends[end].queues.poll(CQ)));
                 match world.ends[end].engine.next_event() {
-                    Some(Event::Disconnected { reason, .. }) => {
+                    Some(ConnEvent::Disconnected { reason, .. }) => {
                         assert_eq!(reasons[end].replace(reason), None, "reported once");
                     }
                     Some(other) => panic!("{other:?}"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferrowarp_proto::ddp::recv_queue::{RqCap, recv_queue};
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
@@ -101,7 +101,7 @@ fn srq_limit_event_names_the_next_after_the_top_consumer_was_destroyed() {
     let now = world.now;
     world.ends[1].engine.destroy_qp(now, qps[0][1]);
     post(&mut world, 0, qps[2][0], send(1, b"one more", None));
-    let limit = Event::SrqLimit { srq, left: 3, most: Some((qps[1][1], 3)) };
+    let limit = ConnEvent::SrqLimit { srq, left: 3, most: Some((qps[1][1], 3)) };
     assert_eq!(event(&mut world, 1), limit);
 }
 
@@ -114,7 +114,7 @@ fn srq_limit_event_fires_once_and_names_the_top_consumer() {
     for wr_id in 0..4 {
         post(&mut world, 0, qps[0][0], send(wr_id, b"flood", None));
     }
-    let limit = Event::SrqLimit { srq, left: 3, most: Some((qps[0][1], 4)) };
+    let limit = ConnEvent::SrqLimit { srq, left: 3, most: Some((qps[0][1], 4)) };
     assert_eq!(event(&mut world, 1), limit);
     settle(&mut world);
     assert_eq!(world.ends[1].engine.next_event(), None, "reported once");
@@ -126,7 +126,7 @@ fn srq_limit_event_fires_once_and_names_the_top_consumer() {
     assert_eq!(completions(&mut world, 1, CqId(1), 2)[1].status, WcStatus::Success);
     // Re-armed below the limit, the event fires at once, and the counts restart.
     world.ends[1].engine.arm_srq(srq, 4).unwrap();
-    assert_eq!(event(&mut world, 1), Event::SrqLimit { srq, left: 2, most: None });
+    assert_eq!(event(&mut world, 1), ConnEvent::SrqLimit { srq, left: 2, most: None });
     assert_eq!(world.ends[1].engine.srq_taken(qps[0][1]), 0);
     for wr_id in 8..14 {
         refill(&mut world, srq, region, wr_id);
@@ -336,7 +336,7 @@ fn queue_emptied_within_a_pass_takes_buffers_again_and_reports_its_limit() {
             let (asked, qp) = (fx.connect_request(), fx.create_qp());
             fx.engine.attach_srq(qp, srq).unwrap();
             fx.engine.accept(fx.now, asked, qp, &ConnParam::default()).unwrap();
-            assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+            assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
             peer.settle(&mut fx);
             (peer, qp)
         });
@@ -351,7 +351,7 @@ fn queue_emptied_within_a_pass_takes_buffers_again_and_reports_its_limit() {
         greedy.send(&mut fx, &burst);
         let most = Some((its_qp, count as u64));
         let mut events = std::iter::from_fn(|| fx.engine.next_event());
-        assert!(events.any(|event| event == Event::SrqLimit { srq, left: 0, most }));
+        assert!(events.any(|event| event == ConnEvent::SrqLimit { srq, left: 0, most }));
         assert_eq!(fx.engine.qp_state(its_qp), QpState::Error, "one message had no buffer");
         assert_eq!(fill(&mut fx), count, "all slots are free");
         other.send(&mut fx, &raw::untagged_fpdu(SEND, 0, 1, b"x"));

@@ -5,7 +5,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::time::{Instant, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, EndReason};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
@@ -211,8 +211,9 @@ fn peers_that_only_answer_are_given_up() {
         }
     }
     assert_eq!(fx.engine.connection_count(), 1, "only the idle one is left");
-    let ended = std::iter::from_fn(|| fx.engine.next_event())
-        .filter(|event| matches!(event, Event::Disconnected { reason: EndReason::TimedOut, .. }));
+    let ended = std::iter::from_fn(|| fx.engine.next_event()).filter(|event| {
+        matches!(event, ConnEvent::Disconnected { reason: EndReason::TimedOut, .. })
+    });
     assert_eq!(ended.count(), usize::from(COUNT));
     write(&mut fx, idle_qp, lkey);
     while written(&idle.received) < LEN as usize {

@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::ddp::memory::{Access, Memory as _};
 use ferrowarp_proto::ddp::regions::StreamId;
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event};
+use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnParam, EndReason};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SgList, Sge};
@@ -20,7 +20,7 @@ fn fpdus_wait_for_the_mpa_reply() {
     fx.inject(&[request, fpdu(&write(stag, 0, b"early"), true)].concat());
     assert_eq!((fx.arena.read(0, 5), fx.engine.counters().fpdus_in), (vec![0; 5], 0));
     fx.accept(&ConnParam::default());
-    assert!(matches!(fx.engine.next_event(), Some(Event::Established { .. })));
+    assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
     fx.poll_cq();
     assert_eq!((fx.arena.read(0, 5), fx.engine.counters().fpdus_in), (b"early".to_vec(), 1));
 }

@@ -5,7 +5,7 @@ use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::mpa::startup::{self, Offer};
 use ferrowarp_proto::time::{MICROSECOND, MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{CmError, ConnParam, EndReason, Event, ReadDepths};
+use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnParam, EndReason, ReadDepths};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr, SendWr, Sge};
@@ -288,8 +288,8 @@ fn cq_overrun_keeps_order_and_is_reported_once() {
     let done = WcStatus::Success;
     let expected = [(0, done), (1, done), (2, done), (3, done), (4, done), (5, WcStatus::Flushed)];
     assert_eq!(seen, expected);
-    assert_eq!(fx.engine.next_event(), Some(Event::CqOverrun { cq: CQ }));
-    assert!(matches!(fx.engine.next_event(), Some(Event::Disconnected { .. })));
+    assert_eq!(fx.engine.next_event(), Some(ConnEvent::CqOverrun { cq: CQ }));
+    assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Disconnected { .. })));
     assert_eq!(fx.engine.next_event(), None);
 }
 
@@ -338,7 +338,7 @@ fn refused_invalidate_flushes_the_receive() {
         peer.settle(&mut fx);
         let flushed = fx.queues.poll(CQ).map(|wc| (wc.qp, wc.wr_id, wc.status));
         assert_eq!(flushed, Some((qp, 1, WcStatus::Flushed)));
-        assert!(matches!(fx.engine.next_event(), Some(Event::Disconnected { .. })));
+        assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Disconnected { .. })));
     }
     let pd = fx.arena.regions().pd_of(foreign);
     assert_eq!(pd, Some(PD + 1), "what is not the stream's stays valid");
@@ -361,7 +361,7 @@ fn data_after_fin_is_not_placed() {
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &first);
     fx.settle();
     let reason = EndReason::DataAfterFin;
-    assert_eq!(fx.engine.next_event(), Some(Event::Disconnected { qp, reason }));
+    assert_eq!(fx.engine.next_event(), Some(ConnEvent::Disconnected { qp, reason }));
     peer.receive(&fx);
     assert!(peer.rst_received, "an abortive end");
     assert_eq!(fx.engine.counters().fpdus_in, 1);
@@ -383,7 +383,7 @@ fn expect_reset_by_data_after_fin(fx: &mut SegmentFixture, peer: &mut Peer, qp: 
     peer.send_segment(fx, Flags::ACK, peer.tcp.snd_nxt + 1, &empty_write_fpdu());
     fx.settle();
     let reason = EndReason::DataAfterFin;
-    assert_eq!(fx.engine.next_event(), Some(Event::Disconnected { qp, reason }));
+    assert_eq!(fx.engine.next_event(), Some(ConnEvent::Disconnected { qp, reason }));
     peer.receive(fx);
     assert!(peer.rst_received);
 }
@@ -395,7 +395,7 @@ fn data_after_fin_resets_a_half_closed_stream() {
     let (mut peer, qp) = connect_with_half_close(&mut fx);
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     fx.settle();
-    assert_eq!(fx.engine.next_event(), Some(Event::PeerFinished { qp }));
+    assert_eq!(fx.engine.next_event(), Some(ConnEvent::PeerFinished { qp }));
     // No new data: FIN retransmitted.
     peer.send_segment(&fx, Flags::ACK | Flags::FIN, peer.tcp.snd_nxt, &[]);
     fx.settle();
@@ -417,7 +417,7 @@ fn data_after_fin_resets_a_draining_stream() {
     fx.engine.post_send(qp, wr).unwrap();
     fx.engine.close(fx.now, qp).unwrap();
     fx.settle();
-    assert_eq!(fx.engine.next_event(), Some(Event::PeerFinished { qp }));
+    assert_eq!(fx.engine.next_event(), Some(ConnEvent::PeerFinished { qp }));
     assert_eq!((fx.engine.next_event(), fx.engine.qp_state(qp)), (None, QpState::Closing));
     peer.receive(&fx);
     assert!(peer.received.is_empty() && !peer.fin_received, "nothing was sent yet");

@@ -5,7 +5,7 @@ mod crossing;
 use ferrowarp_proto::ddp::memory::{Access, Memory};
 use ferrowarp_proto::mpa::fpdu;
 use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{Abort, EndReason, Event, Terminate, Version};
+use ferrowarp_proto::verbs::cm::{Abort, ConnEvent, EndReason, Terminate, Version};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, SendWr, Sge};
@@ -153,10 +153,10 @@ impl Connection {
     }
 
     /// The same, with a check of the event after it.
-    fn disconnect_reason_then(&mut self, check: impl FnOnce(Option<Event>)) -> EndReason {
+    fn disconnect_reason_then(&mut self, check: impl FnOnce(Option<ConnEvent>)) -> EndReason {
         assert_eq!(self.fx.engine.qp_state(self.qp), QpState::Error);
         let event = self.fx.engine.next_event();
-        let Some(Event::Disconnected { qp, reason }) = event else { panic!("{event:?}") };
+        let Some(ConnEvent::Disconnected { qp, reason }) = event else { panic!("{event:?}") };
         assert_eq!(qp, self.qp);
         check(self.fx.engine.next_event());
         assert_eq!(self.fx.engine.next_event(), None);
@@ -411,7 +411,7 @@ fn partial_fpdu_buffers_prefer_live_streams() {
     let ends = std::iter::from_fn(|| live.fx.engine.next_event());
     let reported: Vec<_> = ends
         .filter_map(|event| match event {
-            Event::TerminateReceived { qp, .. } => Some(qp),
+            ConnEvent::TerminateReceived { qp, .. } => Some(qp),
             _ => None,
         })
         .collect();
@@ -499,7 +499,7 @@ fn no_terminate_before_the_first_valid_fpdu() {
         assert!(live.peer.rst_received, "{reason:?}");
         let ends = std::iter::from_fn(|| live.fx.engine.next_event());
         let ours = ends.filter(|event| {
-            matches!(event, Event::Disconnected { qp: ended, reason: why }
+            matches!(event, ConnEvent::Disconnected { qp: ended, reason: why }
                 if *ended == qp && *why == reason)
         });
         assert_eq!(ours.count(), 1, "{reason:?}");

@@ -1,6 +1,6 @@
 //! Rules for sent messages, checked on the wire: buffer model, queue and order of each message.
 
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::verbs::wr::{Operation, Payload, Sge};
 use ferrowarp_proto::wire::tcp::Flags;
@@ -138,12 +138,12 @@ fn queued_work_is_sent_before_fin_after_peer_fin() {
     fx.inject(b"MPA ID Req Frame\x40\x01\0\0");
     fx.accept(&conn_param(|it| it.half_close = true));
     let event = fx.engine.next_event();
-    assert!(matches!(event, Some(Event::Established { .. })), "{event:?}");
+    assert!(matches!(event, Some(ConnEvent::Established { .. })), "{event:?}");
     fx.inject_ulpdu(&write(0, 0, b""));
     fx.take_sent();
     fx.inject_flags(Flags::ACK | Flags::FIN);
     let event = fx.engine.next_event();
-    assert!(matches!(event, Some(Event::PeerFinished { .. })), "{event:?}");
+    assert!(matches!(event, Some(ConnEvent::PeerFinished { .. })), "{event:?}");
     // The peer's window has space for only a part at a time.
     fx.stop_acks(2);
     fx.post_write(1, 0, 30_000, PEER_STAG, 0);

@@ -1,7 +1,7 @@
 //! Memory for out-of-order data: peers on whose connections no application has decided hold none of
 //! it, and an accepted one leaves a part to others, however many connections it has.
 
-use ferrowarp_proto::verbs::cm::{ConnParam, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnParam};
 use ferrowarp_proto::verbs::wc::WcStatus;
 use ferrowarp_proto::wire::rdmap::Opcode;
 use ferrowarp_proto::wire::tcp::Flags;
@@ -35,7 +35,7 @@ fn expect_losses_repaired(fx: &mut SegmentFixture, mut peer: Peer) {
     peer.handshake(fx, 1460);
     peer.send(fx, &mpa_request());
     let request = std::iter::from_fn(|| fx.engine.next_event()).find_map(|event| match event {
-        Event::ConnectRequest { request, offer, .. } => {
+        ConnEvent::ConnectRequest { request, offer, .. } => {
             (offer.peer.port() == port).then_some(request)
         }
         _ => None,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use ferrowarp::{
-    Access, Context, EndReason, Event, Mr, Qp, RemoteAddr, SendFlags, Sge, Stag, Wc, WcStatus,
+    Access, ConnEvent, Context, EndReason, Mr, Qp, RemoteAddr, SendFlags, Sge, Stag, Wc, WcStatus,
 };
 use ferrowarp_apps::endpoint::{Endpoint, sge_at};
 
@@ -433,7 +433,7 @@ impl<'a> Exchange<'a> {
     fn wait_end(&self) -> anyhow::Result<()> {
         loop {
             let event = self.qp.wait_event(WAIT_MAX).context("the connection was not closed")?;
-            if let Event::Disconnected { reason, .. } = event {
+            if let ConnEvent::Disconnected { reason, .. } = event {
                 println!("ended: {}", describe_end(&reason));
                 return Ok(());
             }

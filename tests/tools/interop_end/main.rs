@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, ValueEnum};
-use ferrowarp::{ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Event, PrivateData, Qp};
+use ferrowarp::{
+    ConnEvent, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, PrivateData, Qp,
+};
 use ferrowarp_apps::device::{Demand, DeviceArgs};
 use ferrowarp_apps::mpa_options::{IrdOrdArgs, MpaArgs, negotiated_line};
 use ferrowarp_apps::network::Host;
@@ -203,14 +205,14 @@ type Failed = (ConnectError, Vec<u8>);
 fn wait_established(qp: &Qp) -> anyhow::Result<Result<Box<ConnInfo>, Failed>> {
     loop {
         match qp.wait_event(CONNECT_MAX).context("no response")? {
-            Event::Established { info, .. } => {
+            ConnEvent::Established { info, .. } => {
                 println!("{}", negotiated_line(&info));
                 return Ok(Ok(info));
             }
-            Event::ConnectFailed { error, private_data, .. } => {
+            ConnEvent::ConnectFailed { error, private_data, .. } => {
                 return Ok(Err((error, private_data.to_vec())));
             }
-            Event::Disconnected { reason, .. } => bail!("ended in set-up: {reason:?}"),
+            ConnEvent::Disconnected { reason, .. } => bail!("ended in set-up: {reason:?}"),
             _ => {}
         }
     }

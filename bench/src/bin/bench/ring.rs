@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use ferrowarp::device::{DeviceSpec, DpdkDevice, OpenConfig, open, register_current_thread};
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, EndReason, Event, Listener, Mr, Pd, Qp, QpOptions,
+    Access, Config, ConnEvent, ConnParam, Context, Cq, EndReason, Listener, Mr, Pd, Qp, QpOptions,
     QpState, RemoteAddr, TcpStats, Wc, WcStatus,
 };
 
@@ -215,8 +215,8 @@ impl End {
             loop {
                 use EndReason::{Local, PeerClosed};
                 match qp.next_event() {
-                    Some(Event::Disconnected { reason: Local | PeerClosed, .. }) => break,
-                    Some(Event::Established { .. }) | None => {}
+                    Some(ConnEvent::Disconnected { reason: Local | PeerClosed, .. }) => break,
+                    Some(ConnEvent::Established { .. }) | None => {}
                     Some(other) => bail!("instead of a graceful end: {other:?}"),
                 }
                 self.poll(|_, _, _| Ok(()))?;

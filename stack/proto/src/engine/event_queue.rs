@@ -14,7 +14,7 @@ use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::engine::connections::Connections;
-use crate::verbs::cm::{Event, RequestId};
+use crate::verbs::cm::{ConnEvent, RequestId};
 use crate::verbs::qp_table::QueuePairs;
 use crate::verbs::wc::Completions;
 
@@ -28,8 +28,8 @@ const SWEEP_STEP: usize = 256;
 ///
 /// [`Verbs`]: crate::verbs::resources::Verbs
 pub(super) struct EventSweep {
-    examined: VecDeque<Event>,
-    to_examine: VecDeque<Event>,
+    examined: VecDeque<ConnEvent>,
+    to_examine: VecDeque<ConnEvent>,
     /// Number of events in these two: the only one that a poll without events reads.
     older: usize,
     /// Events that the current sweep has to examine; 0: there is none.
@@ -61,12 +61,12 @@ impl EventSweep {
 
     /// True if [`EventSweep::step`] is to be called in this pass.
     #[inline(always)]
-    pub(super) fn is_due(&self, newer: &VecDeque<Event>) -> bool {
+    pub(super) fn is_due(&self, newer: &VecDeque<ConnEvent>) -> bool {
         newer.len() >= self.due_at
     }
 
     /// Removes and returns the oldest event, `newer` being the third part of the queue.
-    pub(super) fn pop(&mut self, newer: &mut VecDeque<Event>) -> Option<Event> {
+    pub(super) fn pop(&mut self, newer: &mut VecDeque<ConnEvent>) -> Option<ConnEvent> {
         let oldest = self.examined.pop_front().or_else(|| self.to_examine.pop_front());
         self.count();
         oldest.or_else(|| newer.pop_front())
@@ -76,8 +76,8 @@ impl EventSweep {
     #[cold]
     pub(super) fn step(
         &mut self,
-        newer: &mut VecDeque<Event>,
-        is_current: impl Fn(&Event) -> bool,
+        newer: &mut VecDeque<ConnEvent>,
+        is_current: impl Fn(&ConnEvent) -> bool,
     ) {
         if self.left == 0 {
             std::mem::swap(&mut self.examined, &mut self.to_examine);
@@ -96,7 +96,7 @@ impl EventSweep {
     }
 
     /// Drops events that are not current any more.
-    pub(super) fn retain(&mut self, is_current: impl Fn(&Event) -> bool) {
+    pub(super) fn retain(&mut self, is_current: impl Fn(&ConnEvent) -> bool) {
         self.examined.retain(&is_current);
         self.to_examine.retain(&is_current);
         self.count();
@@ -106,7 +106,7 @@ impl EventSweep {
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Returns the oldest event. Skips requests of peers that are gone, and events of destroyed
     /// queue pairs.
-    pub fn next_event(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<ConnEvent> {
         loop {
             let event = self.event_sweep.pop(&mut self.cx.verbs.events)?;
             if is_current(&self.cx.qps, &self.connections, &event) {
@@ -132,7 +132,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub(super) fn sweep_events(&mut self) {
         if self.event_sweep.is_due(&self.cx.verbs.events) {
             let Self { connections, cx, event_sweep, .. } = self;
-            let is_current = |event: &Event| is_current(&cx.qps, connections, event);
+            let is_current = |event: &ConnEvent| is_current(&cx.qps, connections, event);
             event_sweep.step(&mut cx.verbs.events, is_current);
         }
     }
@@ -146,16 +146,16 @@ fn awaits_decision<E: Env>(connections: &Connections<E>, request: RequestId) -> 
 }
 
 /// True unless the event is stale.
-fn is_current<E: Env>(qps: &QueuePairs, connections: &Connections<E>, event: &Event) -> bool {
+fn is_current<E: Env>(qps: &QueuePairs, connections: &Connections<E>, event: &ConnEvent) -> bool {
     match *event {
-        Event::ConnectRequest { request, .. } => awaits_decision(connections, request),
-        Event::Streaming { qp }
-        | Event::Established { qp, .. }
-        | Event::PeerFinished { qp }
-        | Event::ConnectFailed { qp, .. }
-        | Event::Disconnected { qp, .. }
-        | Event::TerminateReceived { qp, .. } => qps.slot(qp).is_some(),
-        Event::SrqLimit { .. } | Event::CqOverrun { .. } => true,
+        ConnEvent::ConnectRequest { request, .. } => awaits_decision(connections, request),
+        ConnEvent::Streaming { qp }
+        | ConnEvent::Established { qp, .. }
+        | ConnEvent::PeerFinished { qp }
+        | ConnEvent::ConnectFailed { qp, .. }
+        | ConnEvent::Disconnected { qp, .. }
+        | ConnEvent::TerminateReceived { qp, .. } => qps.slot(qp).is_some(),
+        ConnEvent::SrqLimit { .. } | ConnEvent::CqOverrun { .. } => true,
     }
 }
 
@@ -166,12 +166,12 @@ mod tests {
     use super::*;
     use crate::verbs::wc::QpId;
 
-    fn event(index: u32) -> Event {
-        Event::Streaming { qp: QpId { index, generation: 0 } }
+    fn event(index: u32) -> ConnEvent {
+        ConnEvent::Streaming { qp: QpId { index, generation: 0 } }
     }
 
-    fn index_of(event: &Event) -> u32 {
-        let Event::Streaming { qp } = event else { unreachable!("only these are queued") };
+    fn index_of(event: &ConnEvent) -> u32 {
+        let ConnEvent::Streaming { qp } = event else { unreachable!("only these are queued") };
         qp.index
     }
 

@@ -58,8 +58,8 @@ pub struct ConnParam {
     /// overlapping Writes that are outstanding at the same time the older may win (RFC 5040 section
     /// 5.5).
     pub ooo_placement: bool,
-    /// Half-close: the connection outlives the peer's FIN. [`Event::PeerFinished`] reports the FIN,
-    /// and requests can be posted until the application closes the connection. Without it the
+    /// Half-close: the connection outlives the peer's FIN. [`ConnEvent::PeerFinished`] reports the
+    /// FIN, and requests can be posted until the application closes the connection. Without it the
     /// connection closes after the FIN, once the posted requests have been sent. An RDMA Read
     /// without a response at the FIN never gets one: it closes the connection either way.
     pub half_close: bool,
@@ -368,10 +368,10 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// Event for the application (compare `rdma_cm_event` of librdmacm, `ibv_async_event`).
+/// Connection event for the application (compare `rdma_cm_event` of librdmacm, `ibv_async_event`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event {
+pub enum ConnEvent {
     /// Connection request to the listener on `port` (`RDMA_CM_EVENT_CONNECT_REQUEST`).
     ConnectRequest {
         /// Port of the listener.
@@ -421,8 +421,8 @@ pub enum Event {
         reason: EndReason,
     },
     /// The peer's Terminate was received after the local end of the stream, which
-    /// [`Event::Disconnected`] reported: the peer found an error before it learned of that end. At
-    /// most once, and never after [`EndReason::TerminateReceived`].
+    /// [`ConnEvent::Disconnected`] reported: the peer found an error before it learned of that end.
+    /// At most once, and never after [`EndReason::TerminateReceived`].
     TerminateReceived {
         /// The queue pair.
         qp: QpId,

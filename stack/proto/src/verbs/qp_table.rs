@@ -294,7 +294,7 @@ mod tests {
     use crate::ddp::sgl::SgList;
     use crate::ddp::vec_memory::VecMemory;
     use crate::rdmap::send_queue::SqCap;
-    use crate::verbs::cm::Event;
+    use crate::verbs::cm::ConnEvent;
     use crate::verbs::qp::QpCap;
     use crate::verbs::srq::SrqBuffers;
     use crate::verbs::wc::{CqId, Wc};
@@ -356,7 +356,7 @@ mod tests {
         let is_left = [(); 3].map(|()| take(&mut engine, &mut verbs, qps[2], 1));
         assert_eq!(is_left, [true, true, false]);
         let most = Some((qps[2500], 4));
-        assert_eq!(verbs.events.pop_front(), Some(Event::SrqLimit { srq, left: 48, most }));
+        assert_eq!(verbs.events.pop_front(), Some(ConnEvent::SrqLimit { srq, left: 48, most }));
     }
 
     // req-test: RDMAP-277

@@ -9,7 +9,7 @@ use crate::rdmap::operation::ImmediateData;
 use crate::rdmap::requester::{Admission, Rejection, RequestOutcome, Requester};
 use crate::rdmap::send_queue::wqe::OpcodeSet;
 use crate::rdmap::stream::Stream;
-use crate::verbs::cm::{EndReason, Event};
+use crate::verbs::cm::{ConnEvent, EndReason};
 use crate::verbs::completed::{SucceededRequests, is_failure, recv_wc, send_wc};
 use crate::verbs::qp::{QpEvent, QpInit, QpState};
 use crate::verbs::resources::Verbs;
@@ -350,7 +350,7 @@ impl Qp {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
                 verbs.counters.connections_failed += 1;
             }
-            verbs.events.push_back(Event::Disconnected { qp: self.id, reason });
+            verbs.events.push_back(ConnEvent::Disconnected { qp: self.id, reason });
         }
         self.take_early_sends(verbs);
         // req: DDP-139, RDMAP-194, RDMAP-247

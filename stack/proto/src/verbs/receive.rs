@@ -5,7 +5,7 @@ use crate::ddp::untagged::UntaggedFault;
 use crate::mpa::fpdu::FpduError;
 use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::{Indication, LastSinks, Placement, Segment, Stream};
-use crate::verbs::cm::{EndReason, Event};
+use crate::verbs::cm::{ConnEvent, EndReason};
 use crate::verbs::queue_pair::Qp;
 use crate::verbs::resources::Verbs;
 use crate::verbs::wc::{Completions, WcStatus};
@@ -212,7 +212,7 @@ impl Qp {
         };
         verbs.counters.fpdus_in += 1;
         verbs.counters.terminates_in += 1;
-        verbs.events.push_back(Event::TerminateReceived { qp: self.id, terminate });
+        verbs.events.push_back(ConnEvent::TerminateReceived { qp: self.id, terminate });
         true
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::counters::Counters;
 use crate::slab::Slab;
-use crate::verbs::cm::Event;
+use crate::verbs::cm::ConnEvent;
 use crate::verbs::flush_lists::FlushLists;
 use crate::verbs::srq::{LimitEvent, Srq, SrqBuffers};
 use crate::verbs::srq::{SrqError, SrqId};
@@ -29,7 +29,7 @@ pub(crate) struct Verbs<M, C> {
     /// Completion queues.
     pub(crate) completions: C,
     /// Events for the application, oldest first.
-    pub(crate) events: VecDeque<Event>,
+    pub(crate) events: VecDeque<ConnEvent>,
     pub(crate) counters: Counters,
     pub(super) srqs: Slab<Srq>,
     /// Queue pairs with work to flush.
@@ -55,7 +55,7 @@ impl<M, C: Completions> Verbs<M, C> {
             if completions.claim_overrun(cq) {
                 counters.cq_overruns += 1;
             }
-            events.push_back(Event::CqOverrun { cq });
+            events.push_back(ConnEvent::CqOverrun { cq });
         }
     }
 
@@ -110,7 +110,7 @@ impl<M, C> Verbs<M, C> {
             self.unreported_overruns -= usize::from(!is_reported);
             self.overrun_cqs.retain(|overrun| overrun.cq != cq);
         }
-        self.events.retain(|event| *event != Event::CqOverrun { cq });
+        self.events.retain(|event| *event != ConnEvent::CqOverrun { cq });
     }
 
     /// True if a completion queue overran whose queue pairs were not ended yet.
@@ -217,7 +217,7 @@ impl<M, C> Verbs<M, C> {
 
     fn raise_limit_event(&mut self, srq: SrqId, due: Option<LimitEvent>) {
         if let Some((left, most)) = due {
-            self.events.push_back(Event::SrqLimit { srq, left, most });
+            self.events.push_back(ConnEvent::SrqLimit { srq, left, most });
         }
     }
 

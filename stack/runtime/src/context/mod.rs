@@ -189,17 +189,17 @@ impl Context {
 
     /// True once a panic inside the stack, or the removal of the device, has ended the context. A
     /// device is removed when the kernel asks for the card, or its interface is deleted. Its
-    /// queue pairs are in error, those that had a connection report [`Event::Disconnected`] with
-    /// [`EndReason::LocalError`] or [`EndReason::DeviceRemoved`], outstanding requests are flushed
-    /// as far as their completion queues have space, and waiting threads are woken. Calls that need
-    /// the stack fail as after closing. Nothing is sent to the peers. A panic does not unwind the
-    /// thread that was polling. A device that is bound to vfio-pci can be removed once the context
-    /// is closed: the kernel waits for that.
+    /// queue pairs are in error, those that had a connection report [`ConnEvent::Disconnected`]
+    /// with [`EndReason::LocalError`] or [`EndReason::DeviceRemoved`], outstanding requests are
+    /// flushed as far as their completion queues have space, and waiting threads are woken. Calls
+    /// that need the stack fail as after closing. Nothing is sent to the peers. A panic does not
+    /// unwind the thread that was polling. A device that is bound to vfio-pci can be removed once
+    /// the context is closed: the kernel waits for that.
     ///
     /// With several shards a panic ends one of them ([`ShardHandle::has_failed`],
     /// [`AsyncEvent::ShardFailed`]), and the others go on; the context has failed once all have.
     ///
-    /// [`Event::Disconnected`]: crate::Event::Disconnected
+    /// [`ConnEvent::Disconnected`]: crate::ConnEvent::Disconnected
     /// [`EndReason::DeviceRemoved`]: crate::EndReason::DeviceRemoved
     /// [`EndReason::LocalError`]: crate::EndReason::LocalError
     /// [`AsyncEvent::ShardFailed`]: crate::AsyncEvent::ShardFailed

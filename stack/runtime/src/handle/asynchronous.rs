@@ -49,7 +49,7 @@ use std::os::fd::AsFd;
 use std::pin::pin;
 use std::task::Poll;
 
-use ferrowarp_proto::verbs::cm::{ConnInfo, ConnectError, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnInfo, ConnectError};
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::Wc;
 use tokio::io::Interest;
@@ -208,7 +208,7 @@ impl AsyncEvents {
 
     /// Waits for the next event of a queue pair. `None` once the context is closed or has failed
     /// and none is left.
-    pub async fn next_of(&self, qp: &Qp) -> Option<Event> {
+    pub async fn next_of(&self, qp: &Qp) -> Option<ConnEvent> {
         self.when(|| qp.next_event()).await
     }
 

@@ -283,7 +283,7 @@ impl Qp {
 
     /// Closes the connection gracefully: requests posted before are executed and complete, sends
     /// posted after it complete as flushed, and FIN follows the last request. When both peers have
-    /// closed, [`Event::Disconnected`] reports it with [`EndReason::Local`]. Does not wait:
+    /// closed, [`ConnEvent::Disconnected`] reports it with [`EndReason::Local`]. Does not wait:
     /// dropping the queue pair or the context before the event flushes incomplete requests.
     ///
     /// If the peer neither acknowledges nor sends anything for [`Config::linger`], the connection
@@ -292,7 +292,7 @@ impl Qp {
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
     ///
-    /// [`Event::Disconnected`]: crate::Event::Disconnected
+    /// [`ConnEvent::Disconnected`]: crate::ConnEvent::Disconnected
     /// [`EndReason::Local`]: crate::EndReason::Local
     /// [`Config::linger`]: crate::Config::linger
     pub fn close(&self) -> Result<(), CmError> {
@@ -355,12 +355,12 @@ impl Qp {
     }
 
     /// Sends application bytes in streaming mode, on a connection that does not carry FPDUs yet
-    /// ([`Event::Streaming`]). Returns the number accepted: at most 64 KiB are buffered.
+    /// ([`ConnEvent::Streaming`]). Returns the number accepted: at most 64 KiB are buffered.
     ///
     /// # Errors
     /// `WrongState` if the connection is not in that mode, `Gone` if there is none.
     ///
-    /// [`Event::Streaming`]: crate::Event::Streaming
+    /// [`ConnEvent::Streaming`]: crate::ConnEvent::Streaming
     pub fn stream_send(&self, bytes: &[u8]) -> Result<usize, CmError> {
         self.control_stream(|engine, qp| engine.stream_send(qp, bytes))
     }

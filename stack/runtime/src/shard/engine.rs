@@ -16,7 +16,7 @@ use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, Event, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnEvent, ConnParam, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
@@ -110,34 +110,34 @@ impl<D: Device> ShardEngine<D> {
         })
     }
 
-    fn route(&mut self, now: Instant, event: Event) {
+    fn route(&mut self, now: Instant, event: ConnEvent) {
         match event {
-            Event::ConnectRequest { port, request, offer } => {
+            ConnEvent::ConnectRequest { port, request, offer } => {
                 let pending = PendingRequest { shard: self.index, id: request, offer };
                 self.route_request(now, port, pending);
             }
-            Event::Established { qp, .. }
-            | Event::PeerFinished { qp }
-            | Event::Streaming { qp }
-            | Event::ConnectFailed { qp, .. }
-            | Event::Disconnected { qp, .. }
-            | Event::TerminateReceived { qp, .. } => {
+            ConnEvent::Established { qp, .. }
+            | ConnEvent::PeerFinished { qp }
+            | ConnEvent::Streaming { qp }
+            | ConnEvent::ConnectFailed { qp, .. }
+            | ConnEvent::Disconnected { qp, .. }
+            | ConnEvent::TerminateReceived { qp, .. } => {
                 self.inform(qp, event);
             }
-            Event::SrqLimit { srq, left, most } => {
+            ConnEvent::SrqLimit { srq, left, most } => {
                 if let Some(shared) = self.srqs.get(&srq) {
                     shared.push_limit_event(SrqLimit { left, most });
                     self.publisher.publish(shared.event());
                 }
             }
             // Reported once its queue pairs are ended.
-            Event::CqOverrun { .. } => {}
+            ConnEvent::CqOverrun { .. } => {}
             event => debug_assert!(false, "{event:?} has no destination"),
         }
     }
 
     /// Reports an event to the application, after the state: the application acts on the event.
-    fn inform(&mut self, qp: QpId, event: Event) {
+    fn inform(&mut self, qp: QpId, event: ConnEvent) {
         self.publish_state(qp);
         if let Some(shard_qp) = self.shard_qps.get(qp) {
             shard_qp.shared.push_event(event);

@@ -11,7 +11,7 @@ use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
 use ferrowarp_lockfree::sync::Backoff;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, SendRights};
@@ -120,7 +120,7 @@ impl QpShared {
     }
 
     /// Queues an event; dropped if eight are pending. Called by the holder of the shard's lock.
-    pub(crate) fn push_event(&self, event: Event) {
+    pub(crate) fn push_event(&self, event: ConnEvent) {
         self.events.push(&self.event_count, event);
     }
 
@@ -131,7 +131,7 @@ impl QpShared {
     }
 
     /// Removes and returns the oldest event. `qp`: the queue pair; `taken`: of its context.
-    pub(crate) fn next_event(&self, qp: QpId, taken: &TakenEvents) -> Option<Event> {
+    pub(crate) fn next_event(&self, qp: QpId, taken: &TakenEvents) -> Option<ConnEvent> {
         self.events.pop(&self.event_count, qp, taken)
     }
 

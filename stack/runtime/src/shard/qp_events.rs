@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crossbeam::atomic::AtomicCell;
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_proto::verbs::wc::QpId;
 
 /// Maximum number of pending events of a queue pair: set-up, end, and an overrun of each completion
@@ -35,7 +35,7 @@ pub(super) struct QpEvents {
 /// Events of a context's queue pairs that were taken from [`QpEvents`], oldest first, while there
 /// were several of one. Its lock orders the threads that take them.
 #[derive(Default)]
-pub(crate) struct TakenEvents(Mutex<HashMap<QpId, VecDeque<Event>>>);
+pub(crate) struct TakenEvents(Mutex<HashMap<QpId, VecDeque<ConnEvent>>>);
 
 impl TakenEvents {
     /// Drops those of a queue pair that is destroyed.
@@ -46,14 +46,14 @@ impl TakenEvents {
 
 /// List of events, newest first.
 struct Pushed {
-    event: Event,
+    event: ConnEvent,
     older: Option<Box<Self>>,
 }
 
 impl QpEvents {
     /// Appends an event; dropped if eight are pending. Called by the holder of the shard's lock
     /// alone, and wait-free.
-    pub(super) fn push(&self, count: &EventCount, event: Event) {
+    pub(super) fn push(&self, count: &EventCount, event: ConnEvent) {
         if count.0.load(Ordering::Relaxed) < EVENT_COUNT_MAX {
             // Until the list is put back a thread of the application finds none: it is woken after
             // this call.
@@ -64,7 +64,12 @@ impl QpEvents {
     }
 
     /// Removes and returns the oldest event of the queue pair, which is `qp`.
-    pub(super) fn pop(&self, count: &EventCount, qp: QpId, taken: &TakenEvents) -> Option<Event> {
+    pub(super) fn pop(
+        &self,
+        count: &EventCount,
+        qp: QpId,
+        taken: &TakenEvents,
+    ) -> Option<ConnEvent> {
         let mut taken = taken.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut events = taken.remove(&qp).unwrap_or_default();
         if events.is_empty() {
@@ -104,12 +109,12 @@ mod tests {
 
     impl OneQp {
         fn push(&self, number: u32) {
-            self.events.push(&self.count, Event::CqOverrun { cq: CqId(number) });
+            self.events.push(&self.count, ConnEvent::CqOverrun { cq: CqId(number) });
         }
 
         fn pop(&self) -> Option<u32> {
             self.events.pop(&self.count, QP, &self.taken).map(|event| match event {
-                Event::CqOverrun { cq } => cq.0,
+                ConnEvent::CqOverrun { cq } => cq.0,
                 event => panic!("{event:?}"),
             })
         }

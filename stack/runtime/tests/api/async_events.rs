@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, AsyncEvent, ConnParam, Context, DriveMode, EndReason, Event, EventChannel, Qp,
+    Access, AsyncEvent, ConnEvent, ConnParam, Context, DriveMode, EndReason, EventChannel, Qp,
     QpOptions,
 };
 
@@ -81,10 +81,10 @@ fn each_event_names_its_source() {
     c.disconnect().unwrap();
     settle();
     assert_eq!(drain_events(&right_channel), [connection(&plain)]);
-    assert!(matches!(plain.next_event(), Some(Event::Established { .. })));
+    assert!(matches!(plain.next_event(), Some(ConnEvent::Established { .. })));
     assert!(matches!(
         plain.next_event(),
-        Some(Event::Disconnected { reason: EndReason::PeerClosed, .. })
+        Some(ConnEvent::Disconnected { reason: EndReason::PeerClosed, .. })
     ));
 }
 
@@ -180,7 +180,7 @@ fn waiting_calls_sleep(drive: DriveMode) {
         request.take().unwrap().accept(&b, ConnParam::default()).unwrap();
     });
     assert!(b.wait_established(TIMEOUT).is_ok());
-    let wait = || matches!(a.wait_event(TIMEOUT), Some(Event::Disconnected { .. }));
+    let wait = || matches!(a.wait_event(TIMEOUT), Some(ConnEvent::Disconnected { .. }));
     assert_sleeps_until("wait_event", wait, || b.disconnect().unwrap());
     assert!(b.wait_event(TIMEOUT).is_some());
     let _ = drain_events(&channel);
@@ -226,7 +226,7 @@ fn event_channel_wait_loses_no_event() {
                     AsyncEvent::Connection { qp } => {
                         let at = open.iter().position(|open| open.id() == qp).unwrap();
                         while let Some(event) = open[at].next_event() {
-                            if matches!(event, Event::Disconnected { .. }) {
+                            if matches!(event, ConnEvent::Disconnected { .. }) {
                                 open.swap_remove(at);
                                 served += 1;
                                 break;
@@ -247,8 +247,8 @@ fn event_channel_wait_loses_no_event() {
                 assert_eq!(event, Some(connection(&qp)), "an event was lost in round {round}");
                 while let Some(event) = qp.next_event() {
                     match event {
-                        Event::Established { .. } => qp.disconnect().unwrap(),
-                        Event::Disconnected { .. } => ended = true,
+                        ConnEvent::Established { .. } => qp.disconnect().unwrap(),
+                        ConnEvent::Disconnected { .. } => ended = true,
                         event => panic!("{event:?}"),
                     }
                 }

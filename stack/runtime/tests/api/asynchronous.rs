@@ -8,8 +8,8 @@ use std::time::Duration;
 use dpdk_sys::fork::run_in_child;
 use ferrowarp::asynchronous::{AsyncCq, AsyncError, AsyncEvents};
 use ferrowarp::{
-    Access, AsyncEvent, ConnParam, Context, DriveMode, EndReason, Event, Mr, Pd, Qp, QpOptions, Wc,
-    WcOpcode, WcStatus,
+    Access, AsyncEvent, ConnEvent, ConnParam, Context, DriveMode, EndReason, Mr, Pd, Qp, QpOptions,
+    Wc, WcOpcode, WcStatus,
 };
 
 use crate::support::rx_hook::hooked_contexts;
@@ -99,7 +99,7 @@ fn tasks_serve_connections_and_thousands_of_completions() {
                 let end = end.exchange(true).await;
                 end.qp.close().unwrap();
                 let event = events.next_of(&end.qp).await;
-                assert!(matches!(event, Some(Event::Disconnected { .. })), "{event:?}");
+                assert!(matches!(event, Some(ConnEvent::Disconnected { .. })), "{event:?}");
             }));
         }
         for _ in 0..CONNECTIONS {
@@ -114,7 +114,7 @@ fn tasks_serve_connections_and_thousands_of_completions() {
                 served.fetch_add(MESSAGES, Ordering::Relaxed);
                 let event = events.next_of(&end.qp).await;
                 let reason = EndReason::PeerClosed;
-                assert!(matches!(event, Some(Event::Disconnected { reason: found, .. })
+                assert!(matches!(event, Some(ConnEvent::Disconnected { reason: found, .. })
                     if found == reason));
             }));
         }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::{self, DeviceSpec, OpenConfig};
 use ferrowarp::{
-    Access, ConnParam, Context, Cq, DriveMode, EndReason, Event, Mr, PostError, Qp, QpOptions,
+    Access, ConnEvent, ConnParam, Context, Cq, DriveMode, EndReason, Mr, PostError, Qp, QpOptions,
     QpState, Wc, WcOpcode, WcStatus,
 };
 
@@ -54,10 +54,13 @@ fn work_posted_before_close_completes() {
         assert_eq!(contents(&sink), pattern(len, 7));
         let got = right.completions(&left, 1);
         assert_eq!((got[0].wr_id, got[0].opcode), (9, WcOpcode::Recv));
-        assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+        assert!(matches!(
+            expect_event(&a),
+            ConnEvent::Disconnected { reason: EndReason::Local, .. }
+        ));
         assert!(matches!(
             expect_event(&b),
-            Event::Disconnected { reason: EndReason::PeerClosed, .. }
+            ConnEvent::Disconnected { reason: EndReason::PeerClosed, .. }
         ));
         assert_eq!((a.state(), b.state()), (QpState::Error, QpState::Error));
     }
@@ -100,15 +103,15 @@ fn half_close_leaves_the_other_direction_open() {
     a.half_close().unwrap();
     assert_eq!(a.state(), QpState::Closing);
     left.completions(&right, 1);
-    assert_eq!(expect_event(&b), Event::PeerFinished { qp: b.id() });
+    assert_eq!(expect_event(&b), ConnEvent::PeerFinished { qp: b.id() });
     assert_eq!(b.state(), QpState::Rts);
     assert_eq!(read(&b, 1, recv_mr.sge(0, 4), &remote, 0), Err(PostError::NoReads));
     send(&b, 2, b"my turn").unwrap();
     assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
     assert_eq!(contents(&recv_mr)[..7], *b"my turn");
     b.close().unwrap();
-    assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
-    assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(expect_event(&a), ConnEvent::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(expect_event(&b), ConnEvent::Disconnected { reason: EndReason::Local, .. }));
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);
 }
 

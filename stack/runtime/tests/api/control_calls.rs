@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Context, DriveMode, EndReason, Event, Mr, Notify, Qp, QpState, RemoteAddr, Wc,
+    Access, ConnEvent, Context, DriveMode, EndReason, Mr, Notify, Qp, QpState, RemoteAddr, Wc,
     WcOpcode, WcStatus,
 };
 
@@ -173,9 +173,9 @@ fn stress_bind(worker: &Worker) {
         let _ = next_completion(&worker.left);
         assert!(matches!(
             expect_event(&a),
-            Event::Disconnected { reason: EndReason::TerminateReceived(_), .. }
+            ConnEvent::Disconnected { reason: EndReason::TerminateReceived(_), .. }
         ));
-        assert!(matches!(expect_event(&b), Event::Disconnected { .. }));
+        assert!(matches!(expect_event(&b), ConnEvent::Disconnected { .. }));
         assert!(contents(&region) == before, "nothing was written");
         (a, b) = worker.connect();
     });
@@ -197,7 +197,9 @@ fn stress_connect(worker: &Worker) {
             drop(a);
         }
         match expect_event(&b) {
-            Event::Disconnected { reason: EndReason::PeerClosed | EndReason::Reset, .. } => {}
+            ConnEvent::Disconnected {
+                reason: EndReason::PeerClosed | EndReason::Reset, ..
+            } => {}
             other => panic!("{other:?}"),
         }
         assert_eq!(b.state(), QpState::Error);

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use ferrowarp::{Access, AsyncEvent, CmError, DriveMode, EndReason, Event, QpState, WcStatus};
+use ferrowarp::{Access, AsyncEvent, CmError, ConnEvent, DriveMode, EndReason, QpState, WcStatus};
 
 use crate::support::rx_hook::{hooked_contexts, run};
 use crate::support::*;
@@ -23,7 +23,7 @@ fn removal_ends_all_connections(drive: DriveMode) {
         assert!(start.elapsed() < TIMEOUT, "the removal was not noticed");
         std::thread::yield_now();
     }
-    let expected = Event::Disconnected { qp: b.id(), reason: EndReason::DeviceRemoved };
+    let expected = ConnEvent::Disconnected { qp: b.id(), reason: EndReason::DeviceRemoved };
     assert_eq!(expect_event(&b), expected);
     assert_eq!((b.state(), b.disconnect()), (QpState::Error, Err(CmError::Gone)));
     let found = right.completions(&left, 1);

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::ChecksumMode;
 use ferrowarp::{
-    Access, CmError, ConnectError, DriveMode, EndReason, Event, PostError, QpState, RemoteAddr, Wc,
-    WcOpcode, WcStatus,
+    Access, CmError, ConnEvent, ConnectError, DriveMode, EndReason, PostError, QpState, RemoteAddr,
+    Wc, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -94,14 +94,15 @@ fn send_with_invalidate_revokes_the_region() {
     assert!(got[0].solicited);
     // A Write to it is answered with a Terminate, which ends the connection.
     write(&a, 2, source.sge(0, 64), &remote, 0).unwrap();
-    let Event::Disconnected { reason: EndReason::TerminateReceived(info), .. } = expect_event(&a)
+    let ConnEvent::Disconnected { reason: EndReason::TerminateReceived(info), .. } =
+        expect_event(&a)
     else {
         panic!("no Terminate at the left end");
     };
     assert_eq!((info.layer, info.error_type, info.code), (1, 1, 0), "DDP, tagged, invalid STag");
     assert!(matches!(
         expect_event(&b),
-        Event::Disconnected { reason: EndReason::TerminateSent(_), .. }
+        ConnEvent::Disconnected { reason: EndReason::TerminateSent(_), .. }
     ));
     assert_eq!(contents(&remote), [0; 64]);
     drop(remote);
@@ -115,7 +116,7 @@ fn reject_carries_private_data() {
     a.connect(server(), param(b"please")).unwrap();
     let request = listener.accept_timeout(TIMEOUT).unwrap();
     request.reject(b"not today").unwrap();
-    let Event::ConnectFailed { error, private_data, .. } = expect_event(&a) else {
+    let ConnEvent::ConnectFailed { error, private_data, .. } = expect_event(&a) else {
         panic!("the connection attempt did not fail");
     };
     assert_eq!((error, private_data.as_slice()), (ConnectError::Rejected, &b"not today"[..]));
@@ -165,8 +166,11 @@ fn disconnect_flushes_each_outstanding_request_once() {
     for (wc, wr_id) in wcs[1..].iter().zip(1..) {
         assert_eq!((wc.wr_id, wc.status, wc.opcode), (wr_id, WcStatus::Flushed, WcOpcode::Recv));
     }
-    assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
-    assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+    assert!(matches!(expect_event(&a), ConnEvent::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(
+        expect_event(&b),
+        ConnEvent::Disconnected { reason: EndReason::PeerClosed, .. }
+    ));
     drive_for(&left.context, &right.context, Duration::from_millis(20));
     assert_eq!(poll_once(&right.cq), [], "each request completes once");
 }
@@ -301,7 +305,10 @@ fn completed_work_arrives_after_the_context_is_dropped() {
     drop((a, source, left));
     // It lingers until the peer has acknowledged everything, not for the configured time.
     assert!(start.elapsed() < TIMEOUT / 2, "lingering took {:?}", start.elapsed());
-    assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+    assert!(matches!(
+        expect_event(&b),
+        ConnEvent::Disconnected { reason: EndReason::PeerClosed, .. }
+    ));
     assert_eq!(contents(&remote), pattern(len, 1));
 }
 
@@ -316,7 +323,7 @@ fn handles_fail_after_close() {
     assert_eq!(a.disconnect(), Err(CmError::Gone));
     assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Gone));
     assert!(!left.context.drive());
-    assert!(matches!(expect_event(&b), Event::Disconnected { .. }));
+    assert!(matches!(expect_event(&b), ConnEvent::Disconnected { .. }));
     drop(mr);
 }
 
@@ -331,7 +338,7 @@ fn region_of_another_pd_is_refused() {
     write(&a, 1, source.sge(0, 64), &remote, 0).unwrap();
     assert!(matches!(
         expect_event(&a),
-        Event::Disconnected { reason: EndReason::TerminateReceived(_), .. }
+        ConnEvent::Disconnected { reason: EndReason::TerminateReceived(_), .. }
     ));
 }
 

@@ -3,7 +3,7 @@
 use std::thread;
 
 use ferrowarp::{
-    Access, AtomicOp, DriveMode, EndReason, Event, Mr, PostError, Qp, SendFlags, Wc, WcOpcode,
+    Access, AtomicOp, ConnEvent, DriveMode, EndReason, Mr, PostError, Qp, SendFlags, Wc, WcOpcode,
     WcStatus,
 };
 
@@ -147,7 +147,8 @@ fn without_extensions_atomics_are_refused_both_ways() {
     atomic(&a, 3, AtomicOp::swap(1), &sink, &word).unwrap();
     let wc = left.completions(&right, 1)[0];
     assert_eq!((wc.wr_id, wc.status), (3, WcStatus::RemoteOperation));
-    let Event::Disconnected { reason: EndReason::TerminateReceived(seen), .. } = expect_event(&a)
+    let ConnEvent::Disconnected { reason: EndReason::TerminateReceived(seen), .. } =
+        expect_event(&a)
     else {
         panic!("no Terminate");
     };

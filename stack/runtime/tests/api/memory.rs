@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, CreateError, DriveMode, EndReason, Event, MemoryError, PostError, QpOptions,
+    Access, ConnEvent, CreateError, DriveMode, EndReason, MemoryError, PostError, QpOptions,
     RemoteAddr, Wc, WcOpcode, WcStatus,
 };
 
@@ -87,7 +87,7 @@ fn stag_is_valid_until_revoked_and_enable_gives_a_new_one() {
         assert_eq!((sink.rkey(), new == old.rkey), (new, false));
         write(&a, 201, source.sge(0, 8), &sink, 0).unwrap();
         a.post().write(source.sge(0, 8), old).wr_id(200).signaled().ring().unwrap();
-        let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
+        let ConnEvent::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "round {round}: {reason:?}");
         left.completions(&right, 2);
         drop((a, b));
@@ -185,7 +185,7 @@ fn window_ends_by_revoke_invalidate_region_or_drop() {
         assert_eq!(region.window_count(), 0);
         region.fill(0, 4096, 0);
         write_into(3);
-        let Event::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
+        let ConnEvent::Disconnected { reason, .. } = expect_event(&b) else { panic!() };
         assert!(matches!(reason, EndReason::TerminateSent(_)), "case {case}: {reason:?}");
         assert!(contents(&region).iter().all(|&byte| byte == 0));
         left.completions(&right, 2);
@@ -243,7 +243,7 @@ fn srq_serves_its_qps_and_raises_the_limit_event() {
         send(&a, wr_id, b"flood").unwrap();
     }
     right.completions(&left, 1);
-    let Event::Disconnected { reason, .. } = expect_event(&first) else { panic!() };
+    let ConnEvent::Disconnected { reason, .. } = expect_event(&first) else { panic!() };
     assert_eq!(reason.error(), Some((1, 2, 2)));
     send(&b, 8, b"from b").unwrap();
     assert_eq!(right.completions(&left, 1)[0].status, WcStatus::Success);

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, AsyncEvent, Config, Context, Cq, DriveMode, Event, Qp, QpOptions, QpState, Srq, Wc,
+    Access, AsyncEvent, Config, ConnEvent, Context, Cq, DriveMode, Qp, QpOptions, QpState, Srq, Wc,
     WcStatus,
 };
 
@@ -245,7 +245,7 @@ fn overrun_ends_many_unbound_queue_pairs_in_turn() {
         "after those of {UNBOUND} queue pairs: {last:?}"
     );
     for qp in &waiting {
-        assert_eq!(qp.next_event(), Some(Event::CqOverrun { cq: full.id() }));
+        assert_eq!(qp.next_event(), Some(ConnEvent::CqOverrun { cq: full.id() }));
     }
     polls.end();
 }

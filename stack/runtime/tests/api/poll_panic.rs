@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, AsyncEvent, CmError, CreateError, DriveMode, EndReason, Event, Notify, PostError,
+    Access, AsyncEvent, CmError, ConnEvent, CreateError, DriveMode, EndReason, Notify, PostError,
     QpOptions, QpState, ReqNotifyError, WcStatus,
 };
 
@@ -53,7 +53,7 @@ fn panic_ends_the_context(drive: DriveMode) {
         let got = waiting.join().unwrap();
         let is_end = matches!(
             got,
-            Some(Event::Disconnected { reason: EndReason::LocalError, qp }) if qp == b.id()
+            Some(ConnEvent::Disconnected { reason: EndReason::LocalError, qp }) if qp == b.id()
         );
         assert!(is_end, "{got:?}");
         assert!(served.join().unwrap(), "no connection request");

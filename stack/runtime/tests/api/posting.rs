@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, ConnParam, ConnectError, DriveMode, EndReason, Event, Mr, PostError, Qp, QpOptions,
+    Access, ConnEvent, ConnParam, ConnectError, DriveMode, EndReason, Mr, PostError, Qp, QpOptions,
     QpState, RemoteAddr, Sge, Wc, WcOpcode, WcStatus,
 };
 
@@ -222,9 +222,12 @@ fn requests_posted_after_the_end_are_flushed() {
         let (left, right) = endpoints(drive);
         let (a, b) = connect(&left, &right);
         a.disconnect().unwrap();
-        assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
+        assert!(matches!(
+            expect_event(&a),
+            ConnEvent::Disconnected { reason: EndReason::Local, .. }
+        ));
         let reason = expect_event(&b);
-        assert!(matches!(reason, Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+        assert!(matches!(reason, ConnEvent::Disconnected { reason: EndReason::PeerClosed, .. }));
         assert_flushed_late(&left, &right, &a);
         assert_flushed_late(&right, &left, &b);
     }
@@ -256,8 +259,11 @@ fn connected_queue_pair_is_moved_to_the_error_state() {
     let (a, b) = connect(&left, &right);
     a.post_recv(7, []).unwrap();
     a.to_error().unwrap();
-    assert!(matches!(expect_event(&a), Event::Disconnected { reason: EndReason::Local, .. }));
-    assert!(matches!(expect_event(&b), Event::Disconnected { reason: EndReason::PeerClosed, .. }));
+    assert!(matches!(expect_event(&a), ConnEvent::Disconnected { reason: EndReason::Local, .. }));
+    assert!(matches!(
+        expect_event(&b),
+        ConnEvent::Disconnected { reason: EndReason::PeerClosed, .. }
+    ));
     assert_eq!(outcomes(&left.completions(&right, 1)), [(7, WcStatus::Flushed)]);
     assert_flushed_late(&left, &right, &a);
 }

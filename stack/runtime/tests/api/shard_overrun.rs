@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, CmError, ConnectError, Cq, DriveMode, Event, Mr, Qp, QpOptions, QpState, WcStatus,
+    Access, CmError, ConnEvent, ConnectError, Cq, DriveMode, Mr, Qp, QpOptions, QpState, WcStatus,
 };
 
 use crate::shards::sharded;
@@ -83,7 +83,7 @@ fn overrun_ends_idle_queue_pairs(shards: usize) {
     });
     assert_eq!(unrelated.state(), QpState::Idle);
     assert!(bound.shard() == Some(shards - 1) && free.shard().is_some());
-    let event = Event::CqOverrun { cq: small.id() };
+    let event = ConnEvent::CqOverrun { cq: small.id() };
     for qp in idle {
         assert_eq!((qp.next_event(), qp.next_event()), (Some(event.clone()), None));
         qp.post_recv(9, recv_mr.sge(0, 64)).unwrap();

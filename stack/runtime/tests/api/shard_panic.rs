@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use ferrowarp::{
-    Access, AsyncEvent, CmError, CqOptions, DriveMode, EndReason, Event, Qp, QpOptions, QpState,
-    WcStatus,
+    Access, AsyncEvent, CmError, ConnEvent, CqOptions, DriveMode, EndReason, Qp, QpOptions,
+    QpState, WcStatus,
 };
 
 use crate::support::rx_hook::{Hooks, hooked_shards};
@@ -44,11 +44,8 @@ fn dead_shard_leaves_the_others(drive: DriveMode) {
     }
     assert!(!right.context.has_failed() && !right.context.shard(1).unwrap().has_failed());
     let [(_, b0), (a1, b1)] = &pairs;
-    let ended = expect_event(b0);
-    assert!(
-        matches!(ended, Event::Disconnected { reason: EndReason::LocalError, qp } if qp == b0.id()),
-        "{ended:?}"
-    );
+    let failed = ConnEvent::Disconnected { qp: b0.id(), reason: EndReason::LocalError };
+    assert_eq!(expect_event(b0), failed);
     let mut got = Vec::new();
     while let Some(event) = events.next_event() {
         got.push(event);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, CmError, CqOptions, CreateError, DriveMode, Event, Notify, PostError, Qp, QpOptions,
-    QpState, WcOpcode, WcStatus,
+    Access, CmError, ConnEvent, CqOptions, CreateError, DriveMode, Notify, PostError, Qp,
+    QpOptions, QpState, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -407,7 +407,7 @@ fn deregistration_waits_for_all_shards() {
         for (a, _) in &pairs {
             // Each ends with a Terminate, or has completed everything before.
             let _ = a.disconnect();
-            let ended = |event: Event| matches!(event, Event::Disconnected { .. });
+            let ended = |event: ConnEvent| matches!(event, ConnEvent::Disconnected { .. });
             while !ended(expect_event(a)) {}
         }
         assert!(buffer[..] == before, "round {round}");

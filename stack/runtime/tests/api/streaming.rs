@@ -1,6 +1,6 @@
 //! Streaming mode: data of the application before the first FPDU.
 
-use ferrowarp::{Access, CmError, ConnParam, DriveMode, Event, Start};
+use ferrowarp::{Access, CmError, ConnEvent, ConnParam, DriveMode, Start};
 
 use crate::support::*;
 
@@ -21,8 +21,8 @@ fn exchange_stream(drive: DriveMode) {
     let request = listener.accept_timeout(TIMEOUT).expect("a request");
     assert_eq!(request.offer().revision, 0);
     request.accept(&b, param.clone()).unwrap();
-    assert_eq!(expect_event(&a), Event::Streaming { qp: a.id() });
-    assert_eq!(expect_event(&b), Event::Streaming { qp: b.id() });
+    assert_eq!(expect_event(&a), ConnEvent::Streaming { qp: a.id() });
+    assert_eq!(expect_event(&b), ConnEvent::Streaming { qp: b.id() });
     let hello = pattern(3000, 5);
     assert_eq!(a.stream_send(&hello), Ok(3000));
     let mut received = Vec::new();

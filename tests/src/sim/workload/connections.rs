@@ -3,7 +3,7 @@
 use ferrowarp_proto::ddp::atomic::AtomicOp;
 use ferrowarp_proto::ddp::memory::Memory;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{Abort, ConnectError, Event, ReadDepths};
+use ferrowarp_proto::verbs::cm::{Abort, ConnEvent, ConnectError, ReadDepths};
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::Operation;
 use rand::RngExt;
@@ -24,7 +24,7 @@ impl Workload {
         self.words.observe_changes(world);
         while let Some((shard, event)) = world.ends[end].next_event() {
             match event {
-                Event::ConnectRequest { port, request, .. } => {
+                ConnEvent::ConnectRequest { port, request, .. } => {
                     let conn = usize::from(port - PORT);
                     let side = &mut self.slots[conn].sides[end];
                     if side.shard != shard && !side.accepted && !side.has_ended {
@@ -40,15 +40,17 @@ impl Workload {
                         let _ = engine.reject(now, request, ReadDepths::default(), &[]);
                     }
                 }
-                Event::Established { qp, .. } => {
+                ConnEvent::Established { qp, .. } => {
                     let (_, side) = self.find(end, qp);
                     assert!(!side.is_up, "end {end} reports Established twice");
                     side.is_up = true;
                 }
-                Event::Disconnected { qp, .. } | Event::ConnectFailed { qp, .. } => {
+                ConnEvent::Disconnected { qp, .. } | ConnEvent::ConnectFailed { qp, .. } => {
                     let must_last = self.plan.ends == EndPlan::Completes && !self.is_finishing;
-                    let has_timed_out =
-                        matches!(event, Event::ConnectFailed { error: ConnectError::TimedOut, .. });
+                    let has_timed_out = matches!(
+                        event,
+                        ConnEvent::ConnectFailed { error: ConnectError::TimedOut, .. }
+                    );
                     assert!(!must_last || has_timed_out, "unexpected {event:?}");
                     let (conn, side) = self.find(end, qp);
                     assert!(!side.has_ended, "end {end} reports its end twice");
@@ -56,7 +58,7 @@ impl Workload {
                     // From now on, no operation of the peer takes effect on its words.
                     self.words.close(1 - end, conn);
                 }
-                Event::TerminateReceived { qp, terminate }
+                ConnEvent::TerminateReceived { qp, terminate }
                     if self.plan.ends == EndPlan::MayFail =>
                 {
                     assert!(self.find(end, qp).1.has_ended);

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
-use ferrowarp::{Access, EngineCounters, Event, Mr, Qp};
+use ferrowarp::{Access, ConnEvent, EngineCounters, Mr, Qp};
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::process::{self, Running};
 use ferrowarp_tests::test_name;
@@ -138,7 +138,7 @@ fn finish(stack: &Stack, served: Vec<Served>) {
             mr.read(0, &mut bytes);
             assert!(bytes == pattern(number, LEN), "connection {number}");
         }
-        assert!(matches!(qp.wait_event(TIMEOUT), Some(Event::Disconnected { .. })));
+        assert!(matches!(qp.wait_event(TIMEOUT), Some(ConnEvent::Disconnected { .. })));
     }
 }
 
@@ -173,6 +173,6 @@ fn initiate(stack: &Stack, remote: Ipv4Addr, linked: usize) {
     }
     for (qp, ..) in &links {
         qp.disconnect().unwrap();
-        assert!(matches!(qp.wait_event(TIMEOUT), Some(Event::Disconnected { .. })));
+        assert!(matches!(qp.wait_event(TIMEOUT), Some(ConnEvent::Disconnected { .. })));
     }
 }

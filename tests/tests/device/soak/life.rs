@@ -1,7 +1,7 @@
 //! One connection of a soak, and the ways in which it ends.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ferrowarp::{Abort, EndReason, Event, Mr, Post, Qp, RemoteAddr, SendRequest};
+use ferrowarp::{Abort, ConnEvent, EndReason, Mr, Post, Qp, RemoteAddr, SendRequest};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 
@@ -111,7 +111,7 @@ impl Life {
         for end in 0..2 {
             match self.qps[end].as_ref().and_then(Qp::next_event) {
                 None => {}
-                Some(Event::Established { .. }) => self.established[end] = true,
+                Some(ConnEvent::Established { .. }) => self.established[end] = true,
                 Some(other) => bail!("instead of the establishment at end {end}: {other:?}"),
             }
         }
@@ -274,7 +274,7 @@ impl Life {
         let ending = self.ending.context("it is not being ended")?;
         for end in 0..2 {
             match self.qps[end].as_ref().and_then(Qp::next_event) {
-                Some(Event::Disconnected { reason, .. }) => {
+                Some(ConnEvent::Disconnected { reason, .. }) => {
                     let is_close = matches!(reason, EndReason::Local | EndReason::PeerClosed);
                     let is_expected =
                         is_close || !ending.is_graceful() && !matches!(reason, EndReason::TimedOut);

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use ferrowarp::{Access, ConnParam, Context, Event, QpOptions, WcStatus};
+use ferrowarp::{Access, ConnEvent, ConnParam, Context, QpOptions, WcStatus};
 
 use super::config;
 use super::tallies::Tallies;
@@ -65,7 +65,7 @@ pub(crate) fn run(tallies: &Tallies) -> Result<()> {
         left.drive();
         cq_l.poll_with(32, |wc| completions.push(wc));
         for event in actives.iter().filter_map(ferrowarp::Qp::next_event) {
-            ended += usize::from(matches!(event, Event::Disconnected { .. }));
+            ended += usize::from(matches!(event, ConnEvent::Disconnected { .. }));
         }
         ensure!(start.elapsed() < TIMEOUT, "lost peer: {ended} of {CONNECTIONS} have ended");
     }

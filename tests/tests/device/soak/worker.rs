@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use ferrowarp::device::register_current_thread;
 use ferrowarp::{
-    Access, Buffer, ConnParam, ConnectError, Context, Cq, CqOptions, Event, Listener, Mr, Pd, Qp,
-    QpOptions, Wc,
+    Access, Buffer, ConnEvent, ConnParam, ConnectError, Context, Cq, CqOptions, Listener, Mr, Pd,
+    Qp, QpOptions, Wc,
 };
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -191,7 +191,7 @@ impl Worker {
             }
             match rejected.next_event() {
                 None => {}
-                Some(Event::ConnectFailed { error: ConnectError::Rejected, .. }) => {
+                Some(ConnEvent::ConnectFailed { error: ConnectError::Rejected, .. }) => {
                     is_rejected = true;
                 }
                 Some(other) => bail!("instead of the rejection: {other:?}"),

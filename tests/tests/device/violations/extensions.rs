@@ -206,7 +206,7 @@ fn check_answer(qp: &Qp, peer: &mut Peer, name: &str, mut ulpdu: Vec<u8>, expect
     }
     check_terminate_headers(name, &terminate, &ulpdu);
     match qp.wait_event(TIMEOUT) {
-        Some(Event::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
+        Some(ConnEvent::Disconnected { reason: EndReason::TerminateSent(sent), .. }) => {
             assert_eq!(sent.cause(), expected, "{name}");
         }
         event => panic!("{name}: {event:?}"),

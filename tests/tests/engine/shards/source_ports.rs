@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::steering::mesh::source_ports_max;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
-use ferrowarp_proto::verbs::cm::{ConnectError, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnectError};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::wire::tcp::{Flags, Segment};
@@ -75,7 +75,7 @@ impl Open {
         assert!(self.fx.end.next_event().is_none());
         self.peer.send(&mut self.fx, shard, Flags::PSH, &mpa_reply());
         match self.fx.end.next_event() {
-            Some((OWN, Event::Established { qp, info })) => {
+            Some((OWN, ConnEvent::Established { qp, info })) => {
                 assert_eq!((qp, info.local), (self.qp, self.peer.tcp.tuple.remote));
             }
             other => panic!("{other:?}"),
@@ -88,7 +88,7 @@ impl Open {
 
     fn assert_failed(&mut self, with: ConnectError) {
         match self.fx.end.next_event() {
-            Some((OWN, Event::ConnectFailed { qp, error, .. })) => {
+            Some((OWN, ConnEvent::ConnectFailed { qp, error, .. })) => {
                 assert_eq!((qp, error), (self.qp, with));
             }
             other => panic!("{other:?}"),

@@ -12,7 +12,7 @@ fn expect_crossing_terminate_reported(
 ) {
     let terminate = live.end_stream(end, pieces);
     let reason = live.disconnect_reason_then(|event| {
-        let Some(Event::TerminateReceived { qp: _, terminate: Some(terminate) }) = event else {
+        let Some(ConnEvent::TerminateReceived { qp: _, terminate: Some(terminate) }) = event else {
             panic!("{what}: {event:?}")
         };
         assert_eq!((terminate.cause(), terminate.segment_len), ((1, 1, 1), Some(15)), "{what}");
@@ -82,7 +82,7 @@ fn crossing_terminate_with_fin_or_out_of_order_is_reported() {
     live.peer.settle(&mut live.fx);
     let event = live.fx.engine.next_event();
     assert!(
-        matches!(event, Some(Event::TerminateReceived { terminate: Some(_), .. })),
+        matches!(event, Some(ConnEvent::TerminateReceived { terminate: Some(_), .. })),
         "{event:?}"
     );
     assert_eq!(live.fx.engine.unfinished_count(), 0);
@@ -94,7 +94,7 @@ fn malformed_crossing_terminate_is_reported() {
         let mut live = Connection::with_work();
         live.end_stream(EndCause::Placement, &[&untagged_fpdu(Opcode::Terminate, 2, msn, bytes)]);
         live.disconnect_reason_then(|event| {
-            let Some(Event::TerminateReceived { terminate: None, .. }) = event else {
+            let Some(ConnEvent::TerminateReceived { terminate: None, .. }) = event else {
                 panic!("{event:?}")
             };
         });

@@ -8,7 +8,7 @@ use crate::connection::phase::{Phase, PhaseEvent};
 use crate::rdmap::fault::Fault;
 use crate::tcp::State;
 use crate::time::{Instant, NEVER};
-use crate::verbs::cm::{Abort, ConnectError, EndReason, Event, ReadDepths};
+use crate::verbs::cm::{Abort, ConnEvent, ConnectError, EndReason, ReadDepths};
 use crate::verbs::qp::QpState;
 use crate::wire::mpa::{Enhanced, Startup};
 
@@ -36,7 +36,7 @@ impl<E: Env> Connection<E> {
         qp.enter_error(&mut cx.verbs, EndReason::Local);
         let private_data = reply.map(|reply| reply.private_data.clone());
         let enhanced = reply.and_then(|reply| reply.enhanced);
-        cx.verbs.events.push_back(Event::ConnectFailed {
+        cx.verbs.events.push_back(ConnEvent::ConnectFailed {
             qp: qp.id,
             error,
             private_data: Box::new(private_data.unwrap_or_default()),

@@ -23,7 +23,7 @@ use crate::connection::context::{Context, Env};
 use crate::connection::phase::Phase;
 use crate::tcp::{self, TxDemand};
 use crate::time::Instant;
-use crate::verbs::cm::{EndReason, Event};
+use crate::verbs::cm::{ConnEvent, EndReason};
 use crate::verbs::qp::{QpEvent, QpState};
 
 impl<E: Env> Connection<E> {
@@ -70,7 +70,7 @@ impl<E: Env> Connection<E> {
         let Some(qp) = qp.filter(|qp| qp.state().is_connected()) else { return false };
         let has_unanswered = qp.stream.on_rx_closed();
         if qp.state() == QpState::Rts && self.half_close && !has_unanswered {
-            cx.verbs.events.push_back(Event::PeerFinished { qp: qp.id });
+            cx.verbs.events.push_back(ConnEvent::PeerFinished { qp: qp.id });
         } else {
             let deadline = now + cx.config.linger_ns;
             self.begin_graceful_close(cx, now, deadline);

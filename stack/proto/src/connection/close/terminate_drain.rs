@@ -1,11 +1,11 @@
 //! Receive path after the local end has ended a stream, by an error or a local call. If the peer
 //! has found an error by then, its Terminate is on the way. We report it
-//! ([`Event::TerminateReceived`], RFC 5040 section 5.4).
+//! ([`ConnEvent::TerminateReceived`], RFC 5040 section 5.4).
 //!
 //! To find it we deframe in-order bytes and check their CRCs. We place, deliver and answer nothing.
 //! The drain ends at the first inconsistency, at the peer's FIN, or at the linger timeout.
 //!
-//! [`Event::TerminateReceived`]: crate::verbs::cm::Event::TerminateReceived
+//! [`ConnEvent::TerminateReceived`]: crate::verbs::cm::ConnEvent::TerminateReceived
 
 use crate::connection::Connection;
 use crate::connection::context::{Context, Env};

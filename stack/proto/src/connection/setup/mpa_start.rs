@@ -14,7 +14,7 @@ use crate::rdmap::fault::Fault;
 use crate::rdmap::stream::Stream;
 use crate::time::{Instant, NEVER};
 use crate::verbs::cm::{
-    CmError, ConnInfo, ConnParam, ConnectError, Event, PRIVATE_DATA_LEN_MAX, PrivateData,
+    CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, PRIVATE_DATA_LEN_MAX, PrivateData,
     RequestId, Start,
 };
 use crate::verbs::qp::QpEvent;
@@ -113,7 +113,7 @@ impl<E: Env> Connection<E> {
         }
         // Before the FPDUs that were received with the startup frame: their completions follow.
         cx.verbs.counters.connections_established += 1;
-        cx.verbs.events.push_back(Event::Established {
+        cx.verbs.events.push_back(ConnEvent::Established {
             qp: qp.id,
             info: Box::new(ConnInfo {
                 peer: tuple.remote,
@@ -216,7 +216,7 @@ impl<E: Env> Connection<E> {
         self.deadline = NEVER;
         let decision = Box::new(AwaitDecision { request, buffered });
         self.phase.enter(PhaseEvent::Offer, Phase::AwaitDecision(decision));
-        cx.verbs.events.push_back(Event::ConnectRequest {
+        cx.verbs.events.push_back(ConnEvent::ConnectRequest {
             port: self.tcb.tuple().local.port(),
             request: RequestId { index: self.id.index, generation: self.id.generation },
             offer: Box::new(offer),
@@ -232,7 +232,7 @@ impl<E: Env> Connection<E> {
         let is_setup = qp.transition(QpEvent::Setup);
         debug_assert!(is_setup, "{:?}", qp.state());
         qp.conn = Some(self.id.index);
-        cx.verbs.events.push_back(Event::Streaming { qp: qp.id });
+        cx.verbs.events.push_back(ConnEvent::Streaming { qp: qp.id });
     }
 
     /// Queues application data in streaming mode; returns the number of bytes accepted.

@@ -45,13 +45,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.listeners.remove(port);
     }
 
-    /// Connects a queue pair; [`Event::Established`] or [`Event::ConnectFailed`] follows.
+    /// Connects a queue pair; [`ConnEvent::Established`] or [`ConnEvent::ConnectFailed`] follows.
     ///
     /// # Errors
     /// [`CmError`]; nothing was started.
     ///
-    /// [`Event::Established`]: crate::verbs::cm::Event::Established
-    /// [`Event::ConnectFailed`]: crate::verbs::cm::Event::ConnectFailed
+    /// [`ConnEvent::Established`]: crate::verbs::cm::ConnEvent::Established
+    /// [`ConnEvent::ConnectFailed`]: crate::verbs::cm::ConnEvent::ConnectFailed
     pub fn connect(
         &mut self,
         now: Instant,
@@ -75,12 +75,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
-    /// Accepts a connection request on a queue pair; [`Event::Established`] follows.
+    /// Accepts a connection request on a queue pair; [`ConnEvent::Established`] follows.
     ///
     /// # Errors
     /// [`CmError`]; the request can still be accepted or rejected.
     ///
-    /// [`Event::Established`]: crate::verbs::cm::Event::Established
+    /// [`ConnEvent::Established`]: crate::verbs::cm::ConnEvent::Established
     pub fn accept(
         &mut self,
         now: Instant,
@@ -120,7 +120,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Closes a queue pair's connection gracefully. No more requests are accepted; those posted
     /// complete, the peer's RDMA Reads are answered, then FIN is sent. Data from the peer is
-    /// received until it closes, too: [`Event::Disconnected`] with [`EndReason::Local`] reports
+    /// received until it closes, too: [`ConnEvent::Disconnected`] with [`EndReason::Local`] reports
     /// that both ends have. If nothing was acknowledged or received for the linger time the
     /// connection is reset. The reason is then `Local` too if everything sent was acknowledged,
     /// else `TimedOut`.
@@ -130,7 +130,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// # Errors
     /// [`CmError::Gone`] if there is no such queue pair or it has no connection.
     ///
-    /// [`Event::Disconnected`]: crate::verbs::cm::Event::Disconnected
+    /// [`ConnEvent::Disconnected`]: crate::verbs::cm::ConnEvent::Disconnected
     /// [`EndReason::Local`]: crate::verbs::cm::EndReason::Local
     // req: DDP-126, RDMAP-239
     pub fn close(&mut self, now: Instant, qp: QpId) -> Result<(), CmError> {
@@ -217,12 +217,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Switches from streaming mode to FPDUs. They follow the bytes passed to
     /// [`Engine::stream_send`], and begin with the received bytes not yet taken by
     /// [`Engine::stream_receive`]: the two applications have agreed on the position in each
-    /// direction. [`Event::Established`] follows.
+    /// direction. [`ConnEvent::Established`] follows.
     ///
     /// # Errors
     /// As [`Engine::stream_send`].
     ///
-    /// [`Event::Established`]: crate::verbs::cm::Event::Established
+    /// [`ConnEvent::Established`]: crate::verbs::cm::ConnEvent::Established
     pub fn start_fpdus(
         &mut self,
         now: Instant,

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::rdmap::requester::Requester;
 use crate::time::Instant;
-use crate::verbs::cm::{CmError, EndReason, Event};
+use crate::verbs::cm::{CmError, ConnEvent, EndReason};
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::srq::SrqBuffers;
 use crate::verbs::srq::{SrqError, SrqId};
@@ -78,9 +78,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     }
 
     /// Ends the queue pairs of a completion queue that overran in another engine, in the next pass.
-    /// [`Event::CqOverrun`] reports it here as well.
+    /// [`ConnEvent::CqOverrun`] reports it here as well.
     ///
-    /// [`Event::CqOverrun`]: crate::verbs::cm::Event::CqOverrun
+    /// [`ConnEvent::CqOverrun`]: crate::verbs::cm::ConnEvent::CqOverrun
     pub fn on_cq_overrun(&mut self, cq: CqId) {
         self.cx.verbs.on_cq_overrun(cq);
     }
@@ -129,7 +129,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// so that its ID can be used for another.
     pub fn forget_cq(&mut self, cq: CqId) {
         self.cx.verbs.forget_cq(cq);
-        self.event_sweep.retain(|event| *event != Event::CqOverrun { cq });
+        self.event_sweep.retain(|event| *event != ConnEvent::CqOverrun { cq });
     }
 
     /// Returns the access scope of a queue pair: its protection domain and the ID of its stream,
@@ -284,13 +284,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.verbs.free_srq_slots(srq)
     }
 
-    /// Arms the limit: raises [`Event::SrqLimit`] once when fewer than `limit` buffers are left, at
-    /// once if fewer are now. Resets the count of buffers that each queue pair took. 0 disarms it.
+    /// Arms the limit: raises [`ConnEvent::SrqLimit`] once when fewer than `limit` buffers are
+    /// left, at once if fewer are now. Resets the count of buffers that each queue pair took. 0
+    /// disarms it.
     ///
     /// # Errors
     /// `NoSuchSrq`.
     ///
-    /// [`Event::SrqLimit`]: crate::verbs::cm::Event::SrqLimit
+    /// [`ConnEvent::SrqLimit`]: crate::verbs::cm::ConnEvent::SrqLimit
     pub fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), SrqError> {
         self.publish_retired_srqs();
         self.cx.verbs.arm_srq(srq, limit)

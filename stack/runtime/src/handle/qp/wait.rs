@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ferrowarp_proto::verbs::cm::{ConnInfo, ConnectError, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnInfo, ConnectError};
 
 use super::Qp;
 use crate::fork::is_child;
@@ -10,7 +10,7 @@ use crate::fork::is_child;
 impl Qp {
     /// Removes and returns the oldest event. Does not poll the shard.
     #[must_use]
-    pub fn next_event(&self) -> Option<Event> {
+    pub fn next_event(&self) -> Option<ConnEvent> {
         // In a child of `fork` another thread may have held the lock.
         let has_events = self.shared.has_events() && !is_child();
         if !has_events {
@@ -22,8 +22,8 @@ impl Qp {
             context.events.remove_if_unseen(self.event(), || !self.shared.has_events());
         }
         Some(match event {
-            Event::ConnectFailed { qp, error, private_data, reads } => {
-                Event::ConnectFailed { qp, error: self.with_link(error), private_data, reads }
+            ConnEvent::ConnectFailed { qp, error, private_data, reads } => {
+                ConnEvent::ConnectFailed { qp, error: self.with_link(error), private_data, reads }
             }
             event => event,
         })
@@ -57,16 +57,16 @@ impl Qp {
     /// Takes the next event, if it is the outcome of connecting or accepting.
     pub(crate) fn next_outcome(&self) -> Option<Result<ConnInfo, ConnectError>> {
         match self.next_event()? {
-            Event::Established { info, .. } => Some(Ok(*info)),
-            Event::ConnectFailed { error, .. } => Some(Err(error)),
-            Event::Disconnected { .. } => Some(Err(ConnectError::Reset)),
+            ConnEvent::Established { info, .. } => Some(Ok(*info)),
+            ConnEvent::ConnectFailed { error, .. } => Some(Err(error)),
+            ConnEvent::Disconnected { .. } => Some(Err(ConnectError::Reset)),
             _ => None,
         }
     }
 
     /// Waits for the next event, as [`Qp::wait_established`] does.
     #[must_use]
-    pub fn wait_event(&self, timeout: Duration) -> Option<Event> {
+    pub fn wait_event(&self, timeout: Duration) -> Option<ConnEvent> {
         let source = self.shared.source();
         self.context().wait_for(self.event(), source, timeout, || self.next_event())
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::engine::Engine;
-use ferrowarp_proto::verbs::cm::{EndReason, Event};
+use ferrowarp_proto::verbs::cm::{ConnEvent, EndReason};
 use ferrowarp_proto::verbs::qp::QpState;
 use ferrowarp_proto::verbs::wc::QpId;
 
@@ -49,7 +49,7 @@ impl<D: Device> ShardEnd for ShardEngine<D> {
             let its_event = AsyncEvent::Connection { qp: shard_qp.id };
             // Before the state, in which a thread that sees it looks for the reason.
             if !matches!(shard_qp.shared.state(), QpState::Idle | QpState::Error) {
-                shard_qp.shared.push_event(Event::Disconnected { qp: shard_qp.id, reason });
+                shard_qp.shared.push_event(ConnEvent::Disconnected { qp: shard_qp.id, reason });
                 publisher.publish(its_event);
             }
             // No more requests can be posted.
@@ -67,7 +67,7 @@ impl<D: Device> ShardEnd for ShardEngine<D> {
         engine.completions_mut().publish_last();
         // Limit events of shared receive queues that other shards go on to use.
         while let Some(event) = engine.next_event() {
-            if let Event::SrqLimit { srq, left, most } = event
+            if let ConnEvent::SrqLimit { srq, left, most } = event
                 && let Some(shared) = srqs.get(&srq)
             {
                 shared.push_limit_event(SrqLimit { left, most });

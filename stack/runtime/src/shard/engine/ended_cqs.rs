@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ferrowarp_proto::device::Device;
-use ferrowarp_proto::verbs::cm::Event;
+use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use super::ShardEngine;
@@ -42,7 +42,7 @@ impl<D: Device> ShardEngine<D> {
         self.publish_state(qp);
         let Some(shard_qp) = self.shard_qps.get_mut(qp) else { return };
         if shard_qp.note_overrun(cq) {
-            shard_qp.shared.push_event(Event::CqOverrun { cq });
+            shard_qp.shared.push_event(ConnEvent::CqOverrun { cq });
             self.publisher.publish(AsyncEvent::Connection { qp });
         }
     }
@@ -59,7 +59,7 @@ impl<D: Device> ShardEngine<D> {
                 self.end_idle(id, cq);
                 return;
             }
-            shared.push_event(Event::CqOverrun { cq });
+            shared.push_event(ConnEvent::CqOverrun { cq });
             let event = AsyncEvent::Connection { qp: id };
             self.publisher.publish(event);
             shared.close();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
-    Access, Config, ConnInfo, ConnParam, Context, Cq, DriveMode, Event, Mr, OpenError, Pd,
+    Access, Config, ConnEvent, ConnInfo, ConnParam, Context, Cq, DriveMode, Mr, OpenError, Pd,
     PostError, Qp, QpOptions, RemoteAddr, SendRequest, Sge, Wc, WcStatus,
 };
 pub(crate) use reserve::{is_isolated, isolate, reserve_pair};
@@ -146,7 +146,7 @@ pub(crate) fn connect_qps(right: &Endpoint, a: Qp, b: Qp) -> ((Qp, Qp), (ConnInf
 }
 
 /// Waits for the next event of a queue pair.
-pub(crate) fn expect_event(qp: &Qp) -> Event {
+pub(crate) fn expect_event(qp: &Qp) -> ConnEvent {
     qp.wait_event(TIMEOUT).expect("an event")
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ferrowarp::device::register_current_thread;
-use ferrowarp::{Access, ConnParam, Context, CqOptions, Event, Qp, QpOptions, ShardHandle};
+use ferrowarp::{Access, ConnEvent, ConnParam, Context, CqOptions, Qp, QpOptions, ShardHandle};
 use hdrhistogram::Histogram;
 
 use crate::cores::{Work, on_each};
@@ -118,13 +118,13 @@ fn measure(left: &Context, right: &Context, samples: usize, shares_core: bool) -
     let cqs = [left.create_cq(64)?, right.create_cq(64)?];
     let qp =
         |end: usize| pds[end].create_qp(&QpOptions::new(&cqs[end]).max_send_wr(1).max_recv_wr(1));
-    let await_event = |qp: &Qp, is_expected: fn(&Event) -> bool| {
+    let await_event = |qp: &Qp, is_expected: fn(&ConnEvent) -> bool| {
         let event = until(shares_core, || qp.next_event())?;
         ensure!(is_expected(&event), "{event:?}");
         Ok(())
     };
-    let is_established = |event: &Event| matches!(event, Event::Established { .. });
-    let has_ended = |event: &Event| matches!(event, Event::Disconnected { .. });
+    let is_established = |event: &ConnEvent| matches!(event, ConnEvent::Established { .. });
+    let has_ended = |event: &ConnEvent| matches!(event, ConnEvent::Disconnected { .. });
     let [mut connect, mut deregister] = [Histogram::<u64>::new(3)?, Histogram::new(3)?];
     let mut buffer = left.allocate(REGION_LEN)?;
     for _ in 0..samples {
