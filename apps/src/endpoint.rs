@@ -264,11 +264,8 @@ pub fn conn_param(
     private: &[u8],
 ) -> anyhow::Result<ConnParam> {
     anyhow::ensure!(private.len() <= PRIVATE_LEN_MAX, "the private data are too long");
-    let mut param = ConnParam::default().with_private_data(private)?;
-    param.crc = crc;
-    param.markers = markers;
-    (param.ird, param.ord) = (reads, reads);
-    Ok(param)
+    let param = ConnParam::new().crc(crc).markers(markers).ird(reads).ord(reads);
+    Ok(param.private_data(private)?)
 }
 
 /// Rejects a connection request; the peer prints the reason, or its beginning.

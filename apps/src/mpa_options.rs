@@ -146,7 +146,7 @@ mod tests {
 
     fn param(text: &str) -> ConnParam {
         let line = line(text).unwrap();
-        let mut param = ConnParam::default();
+        let mut param = ConnParam::new();
         param.ird = 5;
         param.ord = 6;
         line.mpa.apply_to(&mut param);

@@ -108,7 +108,7 @@ impl TcpArgs {
     /// Returns the TCP settings: the options given, and defaults.
     #[must_use]
     pub fn settings(&self) -> TcpSettings {
-        let mut settings = TcpSettings::default();
+        let mut settings = TcpSettings::new();
         let keepalive = match self.keepalive {
             Some(Keepalive::After(idle)) => Some(idle),
             Some(Keepalive::Off) | None => None,
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn no_options_give_default_settings() {
-        assert_eq!(settings("").unwrap(), TcpSettings::default());
+        assert_eq!(settings("").unwrap(), TcpSettings::new());
     }
 
     #[test]
@@ -190,22 +190,22 @@ mod tests {
         let given = (Some(seconds(20)), seconds(20), 9);
         assert_eq!(keepalive(of_server("--keepalive 20")), given);
         assert_eq!(of_server("--keepalive off").keepalive, None);
-        assert_eq!(settings("--keepalive off").unwrap(), TcpSettings::default());
+        assert_eq!(settings("--keepalive off").unwrap(), TcpSettings::new());
     }
 
     #[test]
     fn options_map_to_tcp_settings() {
         let line = "--congestion newreno --ecn off --no-pacing --recv-window 8M --keepalive 2.5 \
                     --user-timeout 5";
-        let mut expected = TcpSettings::default();
-        expected.congestion = CongestionControl::NewReno;
-        expected.ecn = EcnMode::Off;
-        expected.pacing = false;
-        expected.recv_window = 8 << 20;
-        expected.recv_window_max = 8 << 20;
-        expected.keepalive = Some(Duration::from_millis(2500));
-        expected.keepalive_interval = Duration::from_millis(2500);
-        expected.user_timeout = Duration::from_secs(5);
+        let expected = TcpSettings::new()
+            .congestion(CongestionControl::NewReno)
+            .ecn(EcnMode::Off)
+            .pacing(false)
+            .recv_window(8 << 20)
+            .recv_window_max(8 << 20)
+            .keepalive(Duration::from_millis(2500))
+            .keepalive_interval(Duration::from_millis(2500))
+            .user_timeout(Duration::from_secs(5));
         assert_eq!(settings(line).unwrap(), expected);
         let dctcp = settings("--congestion dctcp --recv-window-max 1M").unwrap();
         assert_eq!((dctcp.congestion, dctcp.ecn), (CongestionControl::Dctcp, EcnMode::Request));

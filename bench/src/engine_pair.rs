@@ -114,8 +114,7 @@ impl EnginePair {
     }
 
     fn establish(&mut self) {
-        let mut param = ConnParam::default();
-        param.crc = self.workload.crc;
+        let param = ConnParam::new().crc(self.workload.crc);
         let remote = SocketAddr::new(self.workload.address(2), PORT);
         self.sink.engine.listen(PORT, 1).expect("no listener yet");
         self.source

@@ -83,8 +83,7 @@ impl VerbsPair {
         let sink = Endpoint::new(right, of_right, &workload, arena_len)?;
         source.mr.write(0, &payload(arena_len));
 
-        let mut param = ConnParam::default();
-        param.crc = workload.crc;
+        let param = ConnParam::new().crc(workload.crc);
         let listener = sink.context.listen(PORT, 1)?;
         for (active, passive) in source.qps.iter().zip(&sink.qps) {
             active.connect(SocketAddr::new(workload.address(2), PORT), param.clone())?;
@@ -273,14 +272,14 @@ impl Endpoint {
 fn config(workload: &Workload, host: u8, is_roomy: bool) -> Config {
     let address = workload.address(host);
     // The device is not opened by its name.
-    let mut config = Config::new(DeviceSpec::Ring, address, workload.prefix_len());
-    config.mtu = workload.mtu;
-    config.seed = Some(0x5eed + u64::from(host));
-    config.virtual_time = Some(POLL_TIME);
-    // Fewer than by default: initializing them takes part of the time of a memory trace.
-    config.regions_max = 256;
-    config.linger = Duration::ZERO;
-    config.drop_linger = Duration::ZERO;
+    let mut config = Config::new(DeviceSpec::Ring, address, workload.prefix_len())
+        .mtu(workload.mtu)
+        .seed(0x5eed + u64::from(host))
+        .virtual_time(POLL_TIME)
+        // Fewer than by default: initializing them takes part of the time of a memory trace.
+        .regions_max(256)
+        .linger(Duration::ZERO)
+        .drop_linger(Duration::ZERO);
     if is_roomy {
         config.qps_max = CROWD_QPS_MAX;
     }

@@ -38,10 +38,10 @@ unsafe fn string<'a>(text: *const c_char) -> &'a str {
 fn open(device: &str, address: &str, is_polled: bool) -> Result<HostStack, String> {
     let device = device.parse().map_err(|error| format!("{error}"))?;
     let address: IpAddr = address.parse().map_err(|error| format!("{address}: {error}"))?;
-    let mut config = Config::new(device, address, 24);
-    config.pools = PoolNeeds::default();
-    config.drive = if is_polled { DriveMode::Inline } else { DriveMode::Helper };
-    config.linger = Duration::from_millis(500);
+    let config = Config::new(device, address, 24)
+        .pools(PoolNeeds::new())
+        .drive(if is_polled { DriveMode::Inline } else { DriveMode::Helper })
+        .linger(Duration::from_millis(500));
     let context = Context::open(config).map_err(|error| error.to_string())?;
     let cq = context.create_cq(1024).map_err(|error| error.to_string())?;
     Ok(HostStack { pd: context.alloc_pd(), cq, context })
@@ -89,9 +89,7 @@ pub unsafe extern "C" fn host_stack_print_steering(device: *const c_char) {
     // SAFETY: the caller's promise.
     let device = unsafe { string(device) };
     let device: ferrowarp::device::DeviceSpec = device.parse().expect("a device");
-    let mut config = OpenConfig::default();
-    config.queues = 2;
-    match ferrowarp::device::open(&device, &config) {
+    match ferrowarp::device::open(&device, &OpenConfig::new().queues(2)) {
         Ok(Opened::One(queues)) => {
             let first = queues.first().map(DpdkDevice::steering);
             println!("steering: {first:?}");
@@ -128,9 +126,9 @@ fn transfer(ends: [&HostStack; 2], address: IpAddr, len: usize) {
     let [from, to] = ends;
     let (a, b) = (qp(from), qp(to));
     let listener = to.context.listen(PORT, 4).expect("a free port");
-    a.connect(SocketAddr::new(address, PORT), ConnParam::default()).expect("it is idle");
+    a.connect(SocketAddr::new(address, PORT), ConnParam::new()).expect("it is idle");
     let request = drive(ends, || listener.next_request());
-    request.accept(&b, ConnParam::default()).expect("it is idle");
+    request.accept(&b, ConnParam::new()).expect("it is idle");
     let is_connected = || [&a, &b].iter().all(|qp| qp.state() == QpState::Rts);
     drive(ends, || is_connected().then_some(()));
 

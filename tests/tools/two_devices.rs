@@ -39,10 +39,10 @@ fn open(options: &TwoDevicesOptions, index: usize) -> anyhow::Result<Context> {
     let address = options.addresses[index];
     let prefix_len = if address.is_ipv4() { 24 } else { 64 };
     let device = options.devices[index].parse().map_err(anyhow::Error::msg)?;
-    let mut config = Config::new(device, address, prefix_len);
-    // Frames that QEMU passes from card to card would be captured without their checksums.
-    config.checksum = Some(ChecksumMode::Software);
-    config.drive = DriveMode::Helper;
+    let config = Config::new(device, address, prefix_len)
+        // Frames that QEMU passes from card to card would be captured without their checksums.
+        .checksum(ChecksumMode::Software)
+        .drive(DriveMode::Helper);
     Ok(Context::open(config)?)
 }
 
@@ -79,9 +79,9 @@ fn transfer(
     source.write(0, &pattern);
 
     let listener = second.listen(PORT, 1)?;
-    qp.connect(SocketAddr::new(options.addresses[1], PORT), ConnParam::default())?;
+    qp.connect(SocketAddr::new(options.addresses[1], PORT), ConnParam::new())?;
     let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
-    request.accept(&peer_qp, ConnParam::default())?;
+    request.accept(&peer_qp, ConnParam::new())?;
     qp.wait_established(TIMEOUT)?;
     peer_qp.wait_established(TIMEOUT)?;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
-use ferrowarp::device::{OpenConfig, RawPort, open_raw, register_current_thread};
+use ferrowarp::device::{OpenConfig, PoolNeeds, RawPort, open_raw, register_current_thread};
 
 use crate::iwlink::forward::{Clock, Forwarder};
 use crate::iwlink::idle::IdleStrategy;
@@ -35,11 +35,8 @@ pub fn program(options: &IwlinkOptions) -> anyhow::Result<()> {
     }
     let open = |name: &str, spec| -> anyhow::Result<RawPort> {
         // A window of one byte counts as one frame.
-        let mut config = OpenConfig::default();
-        config.mtu = options.mtu;
-        config.pools.window_bytes = 1;
-        config.pools.windows = frames;
-        config.pools.tx_queue = PORT_TX_QUEUE_LEN;
+        let pools = PoolNeeds::new().window_bytes(1).windows(frames).tx_queue(PORT_TX_QUEUE_LEN);
+        let config = OpenConfig::new().mtu(options.mtu).pools(pools);
         open_raw(spec, &config).map_err(|error| anyhow!("{name}: {error}"))
     };
     let [left, right] = SIDES;

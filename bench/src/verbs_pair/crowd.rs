@@ -35,9 +35,9 @@ impl VerbsPair {
         let passive = sink._pd.create_qp(&QpOptions::new(&sink.cq))?;
         let listener = sink.context.listen(PORT + 1, 1)?;
         let remote = SocketAddr::new(workload.address(2), PORT + 1);
-        active.connect(remote, ConnParam::default())?;
+        active.connect(remote, ConnParam::new())?;
         let request = listener.accept_timeout(TIMEOUT).context("no connect request")?;
-        request.accept(&passive, ConnParam::default())?;
+        request.accept(&passive, ConnParam::new())?;
         active.wait_established(TIMEOUT)?;
         let active = self.write_from(active, FULL_LEN + 1);
         while qps[QP_COUNT..].iter().any(|qp| qp.state() != QpState::Error) {

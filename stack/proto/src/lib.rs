@@ -185,6 +185,7 @@ pub mod engine;
 pub mod mpa;
 pub mod net;
 pub mod rdmap;
+mod setters;
 pub(crate) mod slab;
 #[cfg(test)]
 pub(crate) mod state_machine;

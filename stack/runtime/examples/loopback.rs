@@ -37,17 +37,15 @@ impl Endpoint {
 fn endpoints(mtu: u16, len: usize) -> (Endpoint, Endpoint) {
     let config = |host| {
         let address = IpAddr::V4(Ipv4Addr::new(198, 18, 0, host));
-        let mut config = Config::new(DeviceSpec::Ring, address, 24);
-        config.mtu = mtu;
-        config
+        Config::new(DeviceSpec::Ring, address, 24).mtu(mtu)
     };
     let (left, right) = Context::ring_pair(config(1), config(2)).expect("two ends");
     let (left, right) = (Endpoint::new(left, len), Endpoint::new(right, len));
     let listener = right.context.listen(4791, 1).expect("a listener");
     let server = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 18, 0, 2)), 4791);
-    left.qp.connect(server, ConnParam::default()).expect("an attempt");
+    left.qp.connect(server, ConnParam::new()).expect("an attempt");
     let request = listener.accept_timeout(TIMEOUT).expect("a request");
-    request.accept(&right.qp, ConnParam::default()).expect("accepted");
+    request.accept(&right.qp, ConnParam::new()).expect("accepted");
     left.qp.wait_established(TIMEOUT).expect("connected");
     right.qp.wait_established(TIMEOUT).expect("connected");
     (left, right)

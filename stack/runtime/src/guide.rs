@@ -104,15 +104,12 @@
 //! # let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
 //! # let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r))?;
 //! let listener = right.listen(4791, 1)?;
-//! let mut param = ConnParam::default();
-//! param.private_data.extend_from_slice(b"who are you?")?;
+//! let param = ConnParam::new().ird(4).private_data("who are you?")?;
 //! qp_l.connect("198.18.0.2:4791".parse()?, param)?;
 //!
 //! let request = listener.accept_timeout(timeout).ok_or("no request")?;
 //! assert_eq!(request.offer().private_data.as_slice(), b"who are you?");
-//! let mut param = ConnParam::default();
-//! param.private_data.extend_from_slice(b"the right one")?;
-//! request.accept(&qp_r, param)?;
+//! request.accept(&qp_r, ConnParam::new().private_data("the right one")?)?;
 //!
 //! let info = qp_l.wait_established(timeout)?;
 //! assert_eq!(info.private_data.as_slice(), b"the right one");
@@ -143,9 +140,9 @@
 //! # let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
 //! # let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r))?;
 //! # let listener = right.listen(4791, 1)?;
-//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::new())?;
 //! # let request = listener.accept_timeout(timeout).ok_or("no request")?;
-//! # request.accept(&qp_r, ConnParam::default())?;
+//! # request.accept(&qp_r, ConnParam::new())?;
 //! # qp_l.wait_established(timeout)?;
 //! # qp_r.wait_established(timeout)?;
 //! let target = pd_r.register(right.allocate(64)?, Access::REMOTE_WRITE)?;
@@ -188,9 +185,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let timeout = Duration::from_secs(5);
 //! let config = |host: &str| -> Result<Config, Box<dyn std::error::Error>> {
-//!     let mut config = Config::new("ring".parse()?, host.parse()?, 24);
-//!     config.drive = DriveMode::Helper;
-//!     Ok(config)
+//!     Ok(Config::new("ring".parse()?, host.parse()?, 24).drive(DriveMode::Helper))
 //! };
 //! let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
 //! let channel = right.create_comp_channel()?;
@@ -199,9 +194,9 @@
 //! # let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
 //! # let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r))?;
 //! # let listener = right.listen(4791, 1)?;
-//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::new())?;
 //! # let request = listener.accept_timeout(timeout).ok_or("no request")?;
-//! # request.accept(&qp_r, ConnParam::default())?;
+//! # request.accept(&qp_r, ConnParam::new())?;
 //! # qp_l.wait_established(timeout)?;
 //! # qp_r.wait_established(timeout)?;
 //! qp_r.post_recv(1, [])?;
@@ -243,9 +238,9 @@
 //! # let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
 //! # let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r))?;
 //! # let listener = right.listen(4791, 1)?;
-//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::new())?;
 //! # let request = listener.accept_timeout(timeout).ok_or("no request")?;
-//! # request.accept(&qp_r, ConnParam::default())?;
+//! # request.accept(&qp_r, ConnParam::new())?;
 //! # qp_l.wait_established(timeout)?;
 //! # qp_r.wait_established(timeout)?;
 //! qp_l.close()?;
@@ -285,9 +280,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let timeout = Duration::from_secs(5);
 //! let config = |host: &str| -> Result<Config, Box<dyn std::error::Error>> {
-//!     let mut config = Config::new("ring".parse()?, host.parse()?, 24);
-//!     config.shards = 2;
-//!     Ok(config)
+//!     Ok(Config::new("ring".parse()?, host.parse()?, 24).shards(2))
 //! };
 //! let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
 //! let listener = right.listen(4791, 4)?;
@@ -300,10 +293,10 @@
 //! for _ in 0..4 {
 //!     // Belongs to no shard until `connect` chooses one.
 //!     let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
-//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::new())?;
 //!     let request = listener.accept_timeout(timeout).ok_or("no request")?;
 //!     let qp_r = pd_r.create_qp(&QpOptions::new(&cqs[request.shard()]))?;
-//!     request.accept(&qp_r, ConnParam::default())?;
+//!     request.accept(&qp_r, ConnParam::new())?;
 //!     qp_l.wait_established(timeout)?;
 //!     qp_r.wait_established(timeout)?;
 //!     connections.push((qp_l, qp_r));

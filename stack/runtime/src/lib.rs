@@ -48,11 +48,9 @@
 //!
 //!     // The responder advertises its memory in private data.
 //!     let listener = right.listen(4791, 1)?;
-//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::new())?;
 //!     let request = listener.accept_timeout(timeout).ok_or("no connect request")?;
-//!     let mut param = ConnParam::default();
-//!     param.private_data.extend_from_slice(&mr_r.remote().to_bytes())?;
-//!     request.accept(&qp_r, param)?;
+//!     request.accept(&qp_r, ConnParam::new().private_data(mr_r.remote().to_bytes())?)?;
 //!     let info = qp_l.wait_established(timeout)?;
 //!     let remote = RemoteMr::from_bytes(&info.private_data).ok_or("no memory region")?;
 //!
@@ -105,9 +103,9 @@
 //! # let qp_l = pd_l.create_qp(&QpOptions::new(&cq_l))?;
 //! # let qp_r = pd_r.create_qp(&QpOptions::new(&cq_r))?;
 //! # let listener = right.listen(4791, 1)?;
-//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//! # qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::new())?;
 //! # let request = listener.accept_timeout(timeout).ok_or("no connect request")?;
-//! # request.accept(&qp_r, ConnParam::default())?;
+//! # request.accept(&qp_r, ConnParam::new())?;
 //! # qp_l.wait_established(timeout)?;
 //! // `left` and `right` are connected as above. The counter is on the right.
 //! let counter = pd_r.register(right.allocate(8)?, Access::REMOTE_ATOMIC)?;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ferrowarp_proto::setters;
 use ferrowarp_proto::work_queue::WORK_REQUESTS_MAX;
 
 use crate::error::{CreateError, LimitError};
@@ -14,7 +15,7 @@ use crate::error::{CreateError, LimitError};
 /// Resource limits of one context, in addition to
 /// [`Config::regions_max`](crate::Config::regions_max) and
 /// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that has the machine to
-/// itself; lower them on a shared one: start from them and change what differs.
+/// itself; lower them on a shared one. Start from [`Limits::new`] and set what differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
@@ -46,8 +47,10 @@ pub struct Limits {
     pub ooo_bytes_max: usize,
 }
 
-impl Default for Limits {
-    fn default() -> Self {
+impl Limits {
+    /// Limits for a program that has the machine to itself.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             registered_bytes_max: 64 << 30,
             cq_entries_max: 1 << 22,
@@ -58,6 +61,23 @@ impl Default for Limits {
             partial_bytes_max: 128 << 20,
             ooo_bytes_max: 16 << 20,
         }
+    }
+
+    setters! {
+        registered_bytes_max: u64,
+        cq_entries_max: u64,
+        queue_entries_max: u64,
+        connections_max: usize,
+        half_open_max: usize,
+        awaiting_request_max: usize,
+        partial_bytes_max: usize,
+        ooo_bytes_max: usize,
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -184,7 +204,7 @@ mod tests {
     // req-test: DDP-217, RDMAP-291, RDMAP-295
     #[test]
     fn acquire_beyond_a_limit_names_its_setting() {
-        let limits = ResourceLimits::new(Limits { cq_entries_max: 10, ..Limits::default() });
+        let limits = ResourceLimits::new(Limits::new().cq_entries_max(10));
         let seven = limits.acquire(Resource::CqEntries, 7).unwrap();
         let refused = limits.acquire(Resource::CqEntries, 4).unwrap_err();
         assert_eq!(

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use ferrowarp_proto::engine::EngineConfig;
+use ferrowarp_proto::setters;
 
 use crate::clock::nanos;
 pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode, Stats as TcpStats};
 
 /// TCP settings of a context. The defaults suit any path; the peer's may differ. Sizes in bytes.
-/// Start from the defaults and change what differs.
+/// Start from [`TcpSettings::new`] and set what differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TcpSettings {
@@ -48,8 +49,10 @@ pub struct TcpSettings {
     pub stall_timeout: Option<Duration>,
 }
 
-impl Default for TcpSettings {
-    fn default() -> Self {
+impl TcpSettings {
+    /// CUBIC, receive windows that grow by need, and no keepalives.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             congestion: CongestionControl::Cubic,
             ecn: EcnMode::Accept,
@@ -64,9 +67,21 @@ impl Default for TcpSettings {
             stall_timeout: None,
         }
     }
-}
 
-impl TcpSettings {
+    setters! {
+        congestion: CongestionControl,
+        ecn: EcnMode,
+        pacing: bool,
+        recv_window: u32,
+        recv_window_max: u32,
+        window_growth_max: u64,
+        keepalive: Option<Duration>,
+        keepalive_interval: Duration,
+        keepalive_probes: u8,
+        user_timeout: Duration,
+        stall_timeout: Option<Duration>,
+    }
+
     pub(crate) fn apply(&self, config: &mut EngineConfig) {
         config.window_growth_max = self.window_growth_max;
         let tcp = &mut config.tcp;
@@ -83,6 +98,12 @@ impl TcpSettings {
     }
 }
 
+impl Default for TcpSettings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
@@ -93,25 +114,24 @@ mod tests {
     fn defaults_equal_those_of_engine_config() {
         let fresh = || EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);
         let mut config = fresh();
-        TcpSettings::default().apply(&mut config);
+        TcpSettings::new().apply(&mut config);
         assert_eq!(format!("{config:?}"), format!("{:?}", fresh()));
     }
 
     #[test]
     fn each_setting_reaches_engine_config() {
-        let settings = TcpSettings {
-            congestion: CongestionControl::Dctcp,
-            ecn: EcnMode::Request,
-            pacing: false,
-            recv_window: 1,
-            recv_window_max: 2,
-            window_growth_max: 3,
-            keepalive: Some(Duration::from_nanos(5)),
-            keepalive_interval: Duration::from_nanos(6),
-            keepalive_probes: 8,
-            user_timeout: Duration::MAX,
-            stall_timeout: Some(Duration::from_nanos(7)),
-        };
+        let settings = TcpSettings::new()
+            .congestion(CongestionControl::Dctcp)
+            .ecn(EcnMode::Request)
+            .pacing(false)
+            .recv_window(1)
+            .recv_window_max(2)
+            .window_growth_max(3)
+            .keepalive(Duration::from_nanos(5))
+            .keepalive_interval(Duration::from_nanos(6))
+            .keepalive_probes(8)
+            .user_timeout(Duration::MAX)
+            .stall_timeout(Duration::from_nanos(7));
         let mut config = EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);
         settings.apply(&mut config);
         assert_eq!(config.window_growth_max, 3);

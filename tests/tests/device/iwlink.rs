@@ -73,7 +73,7 @@ impl Wire {
         let iwlink = Iwlink::start(path, [&left, &right], options, dir);
         let ports = sockets.map(|socket| {
             let spec = format!("memif:{socket},client").parse().unwrap();
-            open_raw(&spec, &OpenConfig::default()).unwrap()
+            open_raw(&spec, &OpenConfig::new()).unwrap()
         });
         register_current_thread();
         let deadline = Instant::now() + TIMEOUT;

@@ -49,9 +49,10 @@ const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
 /// The layers of the protocol crate; each may use itself and those with a smaller rank.
-const LAYERS: [(&str, u8); 19] = [
+const LAYERS: [(&str, u8); 20] = [
     ("bounded_vec", 0),
     ("counters", 0),
+    ("setters", 0),
     ("slab", 0),
     ("state_machine", 0),
     ("time", 0),

@@ -121,9 +121,7 @@ impl Private {
 
 impl InteropEndOptions {
     fn param(&self, private: Private) -> anyhow::Result<ConnParam> {
-        let mut param = ConnParam::default();
-        param.crc = !self.no_crc;
-        param.markers = self.markers;
+        let mut param = ConnParam::new().crc(!self.no_crc).markers(self.markers);
         param.private_data = PrivateData::try_from_iter(private.bytes(self.private))?;
         self.mpa.apply_to(&mut param);
         self.reads.apply_to(&mut param);

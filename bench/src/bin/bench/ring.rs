@@ -39,8 +39,7 @@ pub(crate) fn config(host: u8, mtu: u16, connections: usize) -> Config {
 
 /// Opens the two ends of a `ring` for so many connections.
 pub(crate) fn open_ring(mtu: u16, connections: usize) -> Result<(DpdkDevice, DpdkDevice)> {
-    let mut options = OpenConfig::default();
-    (options.mtu, options.pools) = (mtu, config(1, mtu, connections).pools);
+    let options = OpenConfig::new().mtu(mtu).pools(config(1, mtu, connections).pools);
     open(&DeviceSpec::Ring, &options)?.into_pair().context("a ring has two ends")
 }
 
@@ -186,14 +185,14 @@ impl End {
             sink.listeners.push(sink.context.listen(port, 16)?);
         }
         let remote = ([198, 18, 0, sink.host], port).into();
-        self.qps[index].connect(remote, ConnParam::default())?;
+        self.qps[index].connect(remote, ConnParam::new())?;
         let start = Instant::now();
         loop {
             // All shards: an answer need not arrive at the one that asked.
             self.context.drive();
             sink.context.drive();
             if let Some(request) = sink.listeners[of_port].poll() {
-                request.accept(&sink.qps[sink_index], ConnParam::default())?;
+                request.accept(&sink.qps[sink_index], ConnParam::new())?;
             }
             match [self.qps[index].state(), sink.qps[sink_index].state()] {
                 [QpState::Rts, QpState::Rts] => return Ok(()),

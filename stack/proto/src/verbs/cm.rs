@@ -1,9 +1,10 @@
 //! Connection management: parameters, negotiated result, errors and events of connections.
 
-use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+mod conn_param;
 
-use crate::bounded_vec::LengthError;
+use core::fmt;
+use core::net::SocketAddr;
+
 use crate::verbs::srq::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
@@ -11,142 +12,10 @@ use crate::wire::{EndNames, describe_terminate};
 
 pub use crate::rdmap::fault::Abort;
 pub use crate::wire::ddp::Version;
-use crate::wire::mpa::READ_DEPTH_MAX;
 pub use crate::wire::mpa::{PRIVATE_DATA_LEN_MAX, PrivateData};
 pub use crate::wire::mpa::{ReadDepths, Rtr, RtrKinds};
 pub use crate::wire::terminate::Terminate;
-
-/// Transition of a connection to full operation (FPDUs).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Start {
-    /// By MPA startup frames: a Request Frame of the initiator and a Reply Frame of the responder.
-    #[default]
-    Frames,
-    /// Without startup frames: FPDUs from the first byte in both directions, as in
-    /// draft-culley-iwarp-mpa-02. Markers and CRCs are always used, DV is 0, and RV is as
-    /// [`ConnParam::rdmap_draft00`] sets it. Both applications have to be configured for it.
-    Immediate,
-    /// As [`Start::Immediate`], but after the applications have exchanged data of their own on the
-    /// connection (streaming mode): see `Engine::start_fpdus`.
-    Streaming,
-}
-
-/// Latest MPA revision.
-const REVISION_MAX: u16 = 2;
-
-/// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm). Start from
-/// the defaults and change what differs.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ConnParam {
-    /// IRD: RDMA Reads and atomic operations of the peer that are served at a time, at most 128. 0:
-    /// none, whatever the peer's ORD.
-    pub ird: u16,
-    /// Limit up to which `ird` is raised to the peer's ORD (revision 2, RFC 6581 section 9.1), at
-    /// most 128. A value up to `ird` never raises it.
-    pub ird_max: u16,
-    /// ORD: local RDMA Reads and atomic operations outstanding at a time, at most 128.
-    pub ord: u16,
-    /// Requests CRCs. A request by either end enables them in both directions.
-    pub crc: bool,
-    /// Requests markers in received data: with them FPDUs are found in out-of-order segments.
-    /// Markers that the peer requests are always sent.
-    pub markers: bool,
-    /// Out-of-order placement: RDMA Writes are placed when they arrive, as far as markers locate
-    /// their FPDUs. The last byte of a message may then be in memory before its first, and of
-    /// overlapping Writes that are outstanding at the same time the older may win (RFC 5040 section
-    /// 5.5).
-    pub ooo_placement: bool,
-    /// Half-close: the connection outlives the peer's FIN. [`ConnEvent::PeerFinished`] reports the
-    /// FIN, and requests can be posted until the application closes the connection. Without it the
-    /// connection closes after the FIN, once the posted requests have been sent. An RDMA Read
-    /// without a response at the FIN never gets one: it closes the connection either way.
-    pub half_close: bool,
-    /// MPA revision to offer: 1 (RFC 5044), 2 (RFC 6581, negotiates IRD and ORD), or 0 for a peer
-    /// of the RDMA Consortium that understands startup frames (RFC 5044 appendix C). Revision 0
-    /// implies markers, CRCs, and the versions 0 of DDP and RDMAP (see
-    /// [`ConnParam::rdmap_draft00`]).
-    pub revision: u8,
-    /// RDMAP of draft-ietf-rddp-rdmap-00, with RV 1, over DDP with DV 0. It applies only if the
-    /// versions are not the IETF's (revision 0, [`Start::Immediate`], [`Start::Streaming`]). If
-    /// false, both versions are 0, as in the RDMA Consortium's specifications. This is not
-    /// negotiated: configure both applications alike.
-    pub rdmap_draft00: bool,
-    /// Requests the peer-to-peer model (revision 2), in which either end may send first: the
-    /// initiator's stack then sends a ready-to-receive (RTR) message, which the applications do not
-    /// see. On by default. Otherwise, with other revisions, and if the responder does not know the
-    /// model, the responder waits for the first message of the initiator (client-server model).
-    pub peer_to_peer: bool,
-    /// RTR messages to offer, or to accept.
-    pub rtr: RtrKinds,
-    /// Transition to full operation; for a responder the setting of its listener.
-    pub start: Start,
-    /// Private data for the peer's application: at most 512 bytes, 508 with revision 2, none
-    /// without startup frames.
-    pub private_data: PrivateData,
-    /// Local address to connect from; `None`: selected by the route.
-    pub local_address: Option<IpAddr>,
-}
-
-impl ReadDepths {
-    /// Fails if one of them is outside its range.
-    pub(crate) fn check(self) -> Result<(), CmError> {
-        check_ranges([("ird", self.ird, READ_DEPTH_MAX), ("ord", self.ord, READ_DEPTH_MAX)])
-    }
-}
-
-/// Fails if one of these numbers, each with its name and its largest value, is above that.
-fn check_ranges(
-    numbers: impl IntoIterator<Item = (&'static str, u16, u16)>,
-) -> Result<(), CmError> {
-    let mut above = numbers.into_iter().filter(|&(_, value, max)| value > max);
-    above
-        .next()
-        .map_or(Ok(()), |(setting, value, max)| Err(CmError::OutOfRange { setting, value, max }))
-}
-
-impl ConnParam {
-    /// Fails if a number is outside its range.
-    pub(crate) fn check(&self) -> Result<(), CmError> {
-        check_ranges([
-            ("ird", self.ird, READ_DEPTH_MAX),
-            ("ird_max", self.ird_max, READ_DEPTH_MAX),
-            ("ord", self.ord, READ_DEPTH_MAX),
-            ("revision", self.revision.into(), REVISION_MAX),
-        ])
-    }
-
-    /// Sets the private data, at most 512 bytes.
-    ///
-    /// # Errors
-    /// [`LengthError`].
-    pub fn with_private_data(mut self, bytes: &[u8]) -> Result<Self, LengthError> {
-        self.private_data = PrivateData::named(bytes, "bytes of private data")?;
-        Ok(self)
-    }
-}
-
-impl Default for ConnParam {
-    fn default() -> Self {
-        Self {
-            ird: 16,
-            ird_max: READ_DEPTH_MAX,
-            ord: 16,
-            crc: true,
-            markers: false,
-            ooo_placement: false,
-            half_close: false,
-            revision: 2,
-            rdmap_draft00: false,
-            peer_to_peer: true,
-            rtr: RtrKinds::ALL,
-            start: Start::Frames,
-            private_data: PrivateData::new(),
-            local_address: None,
-        }
-    }
-}
+pub use conn_param::{ConnParam, Start};
 
 /// Handle of a connection request that waits to be accepted or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -239,7 +239,7 @@ mod tests {
         let mode = |driver: &str, is_on, wanted| {
             let offloads = if is_on { offloads } else { Offloads::NONE };
             let setup = setup(|it| it.offloads = offloads);
-            let config = OpenConfig { checksum: wanted, ..OpenConfig::default() };
+            let config = OpenConfig { checksum: wanted, ..OpenConfig::new() };
             checksum_mode(&spec(), &config, DriverQuirks::of(driver), &setup)
         };
         let (offload, software) = (ChecksumMode::Offload, ChecksumMode::Software);
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn receive_pool_holds_what_is_posted_and_what_the_stack_holds() {
-        let config = OpenConfig::default();
+        let config = OpenConfig::new();
         let of_queue = config.pools.in_flight(1500) + 32;
         assert_eq!(rx_pool_len(&config, 2, 1024), 2 * of_queue + 1024);
         let pool = MempoolConfig { count: 100, cache: 0, frame_capacity: 128 };

@@ -153,7 +153,7 @@ mod tests {
         info.driver = driver.to_owned();
         info.offloads = offered.iter().copied().fold(Offloads::NONE, Offloads::with);
         info.tx_segments_max = 40;
-        let config = OpenConfig { checksum, ..OpenConfig::default() };
+        let config = OpenConfig { checksum, ..OpenConfig::new() };
         let quirks = DriverQuirks::of(driver);
         PortOffloads::select(&device.parse().unwrap(), &config, quirks, &info, (true, true))
     }

@@ -2,10 +2,12 @@
 
 use dpdk_sys::{Hugepages, LogLevel};
 use ferrowarp_proto::device::ChecksumMode;
+use ferrowarp_proto::setters;
 
 use crate::device::pools::PoolNeeds;
 
-/// Device configuration. The defaults suit tests and one or two busy connections.
+/// Device configuration. The defaults suit tests and one or two busy connections. Start from
+/// [`OpenConfig::new`] and set what differs.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct OpenConfig {
@@ -41,18 +43,38 @@ pub struct OpenConfig {
     pub log_level: LogLevel,
 }
 
-impl Default for OpenConfig {
-    fn default() -> Self {
+impl OpenConfig {
+    /// Configuration for tests and one or two busy connections.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             mtu: 1500,
             checksum: None,
             tso: true,
             queues: 1,
-            pools: PoolNeeds::default(),
+            pools: PoolNeeds::new(),
             ring_slots: 512,
             rx_buf_size: None,
             hugepages: Hugepages::Auto,
             log_level: LogLevel::Critical,
         }
+    }
+
+    setters! {
+        mtu: u16,
+        checksum: Option<ChecksumMode>,
+        tso: bool,
+        queues: u16,
+        pools: PoolNeeds,
+        ring_slots: u32,
+        rx_buf_size: Option<u16>,
+        hugepages: Hugepages,
+        log_level: LogLevel,
+    }
+}
+
+impl Default for OpenConfig {
+    fn default() -> Self {
+        Self::new()
     }
 }

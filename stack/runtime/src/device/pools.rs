@@ -2,6 +2,7 @@
 
 use dpdk_sys::BURST;
 use ferrowarp_proto::device::{PACKET_CAPACITY_MIN, frame_capacity};
+use ferrowarp_proto::setters;
 
 use crate::device::device_error::DeviceError;
 use crate::device::quirks::DriverQuirks;
@@ -63,8 +64,10 @@ pub struct PoolNeeds {
     pub tx_queue: u32,
 }
 
-impl Default for PoolNeeds {
-    fn default() -> Self {
+impl PoolNeeds {
+    /// Demands for `ring` and memif.
+    #[must_use]
+    pub const fn new() -> Self {
         Self {
             window_bytes: 256 << 10,
             windows: 4,
@@ -73,9 +76,15 @@ impl Default for PoolNeeds {
             tx_queue: 256,
         }
     }
-}
 
-impl PoolNeeds {
+    setters! {
+        window_bytes: u32,
+        windows: u32,
+        path_bytes: u32,
+        threads: u32,
+        tx_queue: u32,
+    }
+
     /// Default of [`PoolNeeds::threads`]: six of the application, and the two that poll the
     /// devices of a pair.
     pub(crate) const THREADS: u32 = 8;
@@ -85,7 +94,13 @@ impl PoolNeeds {
     #[must_use]
     pub fn of(device: &DeviceSpec) -> Self {
         let path_bytes = DriverQuirks::of(device.driver().unwrap_or_default()).path_bytes;
-        Self { path_bytes, ..Self::default() }
+        Self::new().path_bytes(path_bytes)
+    }
+}
+
+impl Default for PoolNeeds {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -250,12 +265,12 @@ mod tests {
 
     #[test]
     fn default_pools_hold_four_windows_within_the_cache() {
-        let ring = PoolNeeds::default().ring_sizes(1500);
+        let ring = PoolNeeds::new().ring_sizes(1500);
         assert!(ring.data >= 4 * (256 << 10) / 1460);
         assert!(u64::from(ring.data) * u64::from(ring.frame_capacity) < 2 << 20);
         assert_eq!(ring.receive, 0);
         assert!(usize::from(ring.frame_capacity) >= 1500 + 18);
-        let jumbo = PoolNeeds::default().ring_sizes(9000);
+        let jumbo = PoolNeeds::new().ring_sizes(9000);
         assert!(jumbo.data >= 4 * (256 << 10) / 8960);
         assert!(usize::from(jumbo.frame_capacity) >= 9000 + 18);
         assert!(jumbo.memory_bytes() < 32 << 20);
@@ -269,7 +284,7 @@ mod tests {
             assert!(sizes.data >= (8 << 20) / 1460 && sizes.receive >= (8 << 20) / 1460, "{name}");
             assert!(sizes.memory_bytes() < 32 << 20, "{name}: {}", sizes.memory_bytes());
         }
-        assert_eq!(sizes("memif:/a"), PoolNeeds::default().sizes(1500, 8, 8));
+        assert_eq!(sizes("memif:/a"), PoolNeeds::new().sizes(1500, 8, 8));
         // A few busy connections with small windows add nothing.
         let tap = PoolNeeds::of(&"tap:a".parse().unwrap());
         assert_eq!(PoolNeeds { windows: 16, ..tap }.in_flight(1500), tap.in_flight(1500));
@@ -277,15 +292,15 @@ mod tests {
 
     #[test]
     fn pools_grow_by_the_descriptor_counts() {
-        let none = PoolNeeds::default().sizes(1500, 0, 0);
-        let some = PoolNeeds::default().sizes(1500, 512, 256);
+        let none = PoolNeeds::new().sizes(1500, 0, 0);
+        let some = PoolNeeds::new().sizes(1500, 512, 256);
         assert_eq!(some.receive - none.receive, 512);
         assert_eq!(some.data - none.data, 256);
     }
 
     #[test]
     fn pools_of_a_queue_cover_the_caches_of_all_polling_threads() {
-        let one = PoolNeeds::default();
+        let one = PoolNeeds::new();
         assert_eq!(one.of_queue(1, true), one);
         let [two, four] = [2, 4].map(|queues| one.of_queue(queues, true).ring_sizes(1500));
         let cache = MEMPOOL_CACHE_SIZE + MEMPOOL_CACHE_SIZE / 2;
@@ -298,7 +313,7 @@ mod tests {
     #[test]
     fn demands_beyond_their_range_are_refused_with_it() {
         let refused = |needs: PoolNeeds| needs.check(1500).map_err(|error| error.to_string());
-        let ok = PoolNeeds::default();
+        let ok = PoolNeeds::new();
         assert_eq!(refused(ok), Ok(()));
         for (needs, message) in [
             (
@@ -341,7 +356,7 @@ mod tests {
 
     #[test]
     fn one_pool_has_room_for_each_kind_of_frame_and_for_the_caches() {
-        let needs = PoolNeeds::default();
+        let needs = PoolNeeds::new();
         let one = needs.one_pool(1500, 64, 1, 0, false);
         let sizes = PoolNeeds { threads: 0, ..needs }.sizes(1500, 0, 0);
         assert_eq!(one.count, sizes.data + 64 + sizes.control + sizes.reserve);
@@ -363,13 +378,13 @@ mod tests {
     #[test]
     fn every_mtu_fits_its_buffer() {
         for mtu in MTU_MIN..=MTU_MAX {
-            let frame_capacity = PoolNeeds::default().sizes(mtu, 0, 0).frame_capacity;
+            let frame_capacity = PoolNeeds::new().sizes(mtu, 0, 0).frame_capacity;
             assert!(
                 usize::from(frame_capacity) >= ferrowarp_proto::device::frame_capacity(mtu),
                 "MTU {mtu}"
             );
         }
-        let frame_capacity = PoolNeeds::default().sizes(MTU_MAX, 0, 0).frame_capacity;
+        let frame_capacity = PoolNeeds::new().sizes(MTU_MAX, 0, 0).frame_capacity;
         assert!(frame_capacity.checked_add(dpdk_sys::HEADROOM).is_some());
         assert!(frame_capacity >= MTU_MAX + 18);
     }

@@ -14,9 +14,7 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = |host: &str| -> Result<Config, Box<dyn std::error::Error>> {
-//!     let mut config = Config::new("ring".parse()?, host.parse()?, 24);
-//!     config.drive = DriveMode::Helper;
-//!     Ok(config)
+//!     Ok(Config::new("ring".parse()?, host.parse()?, 24).drive(DriveMode::Helper))
 //! };
 //! let (left, right) = Context::ring_pair(config("198.18.0.1")?, config("198.18.0.2")?)?;
 //! let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -28,9 +26,9 @@
 //!     qp_r.post_recv(9, [])?;
 //!
 //!     let listener = right.listen(4791, 1)?;
-//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::default())?;
+//!     qp_l.connect("198.18.0.2:4791".parse()?, ConnParam::new())?;
 //!     let request = events_r.accept(&listener).await.ok_or("the context has ended")?;
-//!     request.accept(&qp_r, ConnParam::default())?;
+//!     request.accept(&qp_r, ConnParam::new())?;
 //!     events_l.established(&qp_l).await?;
 //!
 //!     qp_l.post().send_inline(b"").wr_id(1).signaled().ring()?;

@@ -127,7 +127,7 @@ pub(crate) struct Unacknowledged {
 impl Unacknowledged {
     pub(crate) fn new(drive: DriveMode, linger: Duration) -> Self {
         reserve_pair([drive, DriveMode::Inline]);
-        let opened = device::open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap();
+        let opened = device::open(&DeviceSpec::Ring, &OpenConfig::new()).unwrap();
         let (here, there) = opened.into_pair().expect("ring is a pair");
         let mut left_config = config(1, drive);
         left_config.linger = linger;

@@ -24,7 +24,7 @@ fn host_config(
     let (port, mempool) = (port.name.clone(), mempool.to_owned());
     let device = DeviceSpec::HostPort(HostPort { port, queues: queue..queue + 1, mempool });
     let mut config = Config::new(device, address(host), 24);
-    config.pools = PoolNeeds::default();
+    config.pools = PoolNeeds::new();
     config.drive = drive;
     // The other end may not be polled any more: then this is how long closing takes.
     config.linger = Duration::from_millis(200);
@@ -131,7 +131,7 @@ fn shards_use_consecutive_queues_of_a_program() {
     let end = |host: u8, end: usize, mempool: &str| {
         let device = format!("port:{},queues=1-2,mempool={mempool}", ports[end].id);
         let mut config = Config::new(device.parse().unwrap(), address(host), 24);
-        config.pools = PoolNeeds::default();
+        config.pools = PoolNeeds::new();
         config.linger = Duration::from_millis(200);
         assert_eq!(config.shards, 2, "as many as queues");
         Endpoint::new(Context::open(config).unwrap())
@@ -156,7 +156,7 @@ fn what_a_program_lends_is_checked() {
     isolate!();
     let refusal = |device: &str, change: &dyn Fn(&mut Config)| {
         let mut config = Config::new(device.parse().unwrap(), address(1), 24);
-        config.pools = PoolNeeds::default();
+        config.pools = PoolNeeds::new();
         change(&mut config);
         match Context::open(config) {
             Ok(_) => "none".to_owned(),

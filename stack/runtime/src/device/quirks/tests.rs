@@ -4,7 +4,7 @@ use super::*;
 use crate::device::pools::{MTU_MAX, MTU_MIN, PoolNeeds};
 
 fn frame_capacity(mtu: u16) -> u16 {
-    PoolNeeds::default().sizes(mtu, 0, 0).frame_capacity
+    PoolNeeds::new().sizes(mtu, 0, 0).frame_capacity
 }
 
 #[test]

@@ -101,8 +101,8 @@ fn exchange_with_kernel(device: &mut DpdkDevice, interface: &str, payload_len: u
 #[test]
 fn tap_exchanges_frames_and_removes_its_interface() {
     in_namespace(|| {
-        let mut device = open_single("tap:fwtap0", &OpenConfig::default()).unwrap();
-        let taken = open_single("tap:fwtap0", &OpenConfig::default());
+        let mut device = open_single("tap:fwtap0", &OpenConfig::new()).unwrap();
+        let taken = open_single("tap:fwtap0", &OpenConfig::new());
         assert!(matches!(taken, Err(DeviceError::InterfaceExists { .. })));
         exchange_with_kernel(&mut device, "fwtap0", 1472);
         drop(device);
@@ -114,7 +114,7 @@ fn tap_exchanges_frames_and_removes_its_interface() {
 #[test]
 fn tap_carries_jumbo_frames_whole() {
     in_namespace(|| {
-        let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let config = OpenConfig { mtu: 9000, ..OpenConfig::new() };
         let mut device = open_single("tap:fwtap1", &config).unwrap();
         assert_eq!(netif::mtu("fwtap1").unwrap(), 9000);
         let frame = exchange_with_kernel(&mut device, "fwtap1", 8972);
@@ -125,7 +125,7 @@ fn tap_carries_jumbo_frames_whole() {
 #[test]
 fn frame_above_send_mtu_is_dropped_and_counted() {
     in_namespace(|| {
-        let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let config = OpenConfig { mtu: 9000, ..OpenConfig::new() };
         let mut device = open_single("tap:fwtap3", &config).unwrap();
         let send_mtu = device.capabilities().send_mtu;
         assert_eq!((device.capabilities().mtu, send_mtu), (9000, 1500));
@@ -151,7 +151,7 @@ fn frame_above_send_mtu_is_dropped_and_counted() {
 #[test]
 fn tap_carries_jumbo_frames_in_segments() {
     in_namespace(|| {
-        let config = OpenConfig { mtu: 9000, rx_buf_size: Some(2048), ..OpenConfig::default() };
+        let config = OpenConfig { mtu: 9000, rx_buf_size: Some(2048), ..OpenConfig::new() };
         let mut device = open_single("tap:fwtap2", &config).unwrap();
         let frame = exchange_with_kernel(&mut device, "fwtap2", 8972);
         assert_eq!(frame.len(), 9014);
@@ -163,12 +163,12 @@ fn tap_carries_jumbo_frames_in_segments() {
 fn tap_named_by_eal_arguments_is_treated_as_a_tap() {
     in_namespace(|| {
         // EAL runs, so the device is hotplugged.
-        drop(open(&DeviceSpec::Ring, &OpenConfig::default()).unwrap());
+        drop(open(&DeviceSpec::Ring, &OpenConfig::new()).unwrap());
         let spec = "eal:--vdev=net_tap_named,iface=fwtap4";
         let checksum = Some(ChecksumMode::Offload);
-        let refused = open_single(spec, &OpenConfig { checksum, ..OpenConfig::default() });
+        let refused = open_single(spec, &OpenConfig { checksum, ..OpenConfig::new() });
         assert!(matches!(refused, Err(DeviceError::NoChecksumOffload { .. })));
-        let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let config = OpenConfig { mtu: 9000, ..OpenConfig::new() };
         let mut device = open_single(spec, &config).unwrap();
         assert_eq!(netif::mtu("fwtap4").unwrap(), 9000);
         assert_eq!(device.capabilities().send_mtu, 1500);
@@ -182,10 +182,10 @@ fn af_packet_exchanges_frames_with_the_kernel() {
     in_namespace(|| {
         ip("link add fwv0 type veth peer name fwv1");
         ip("link set fwv1 up");
-        let jumbo = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let jumbo = OpenConfig { mtu: 9000, ..OpenConfig::new() };
         let refused = open_single("af_packet:fwv1", &jumbo);
         assert!(matches!(refused, Err(DeviceError::MtuTooLarge { max: 1500, .. })));
-        let mut device = open_single("af_packet:fwv1", &OpenConfig::default()).unwrap();
+        let mut device = open_single("af_packet:fwv1", &OpenConfig::new()).unwrap();
         exchange_with_kernel(&mut device, "fwv0", 1472);
         drop(device);
         ip("link set fwv0 mtu 9000");
@@ -202,7 +202,7 @@ fn af_xdp_exchanges_frames_with_the_kernel() {
         // The device uses one queue, so the interface has only one.
         ip("link add fwx0 numrxqueues 1 type veth peer name fwx1 numrxqueues 1");
         ip("link set fwx1 up");
-        match open_single("af_xdp:fwx1", &OpenConfig::default()) {
+        match open_single("af_xdp:fwx1", &OpenConfig::new()) {
             Ok(mut device) => drop(exchange_with_kernel(&mut device, "fwx0", 1472)),
             Err(error @ DeviceError::NeedsHugepages { .. }) => skip(&error.to_string()),
             Err(error) => panic!("{error}"),

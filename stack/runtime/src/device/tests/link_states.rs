@@ -14,14 +14,14 @@ fn link_of(device: &DpdkDevice) -> DpdkLink {
 
 #[test]
 fn link_of_ring_does_not_change() {
-    let (a, b) = pair(&OpenConfig::default());
+    let (a, b) = pair(&OpenConfig::new());
     assert!(a.link().is_none() && b.link().is_none());
 }
 
 #[test]
 fn link_of_tap_is_that_of_its_interface() {
     in_namespace(|| {
-        let device = open_single("tap:fwtap8", &OpenConfig::default()).unwrap();
+        let device = open_single("tap:fwtap8", &OpenConfig::new()).unwrap();
         let mut link = link_of(&device);
         for state in ["up", "down", "up"] {
             ip(&format!("link set fwtap8 {state}"));
@@ -72,7 +72,7 @@ fn on_interfaces(test: fn(&OnInterface, DpdkDevice)) {
     for on in ON_INTERFACES {
         in_namespace(move || {
             on.make.iter().for_each(|command| ip(command));
-            match open_single(on.device, &OpenConfig::default()) {
+            match open_single(on.device, &OpenConfig::new()) {
                 Ok(device) => {
                     ip("link set fwk0 up");
                     test(&on, device);
@@ -173,11 +173,11 @@ fn interface_in_another_namespace_is_the_removal_of_all_devices_but_a_tap() {
 fn link_of_memif_comes_and_goes_with_its_peers() {
     let _pools = lock_pools();
     let (_folder, path) = socket_path();
-    let server = open_single(&format!("memif:{path},server"), &OpenConfig::default()).unwrap();
+    let server = open_single(&format!("memif:{path},server"), &OpenConfig::new()).unwrap();
     let mut link = link_of(&server);
     assert!(!link.is_up());
     for _ in 0..2 {
-        let client = open_single(&format!("memif:{path},client"), &OpenConfig::default()).unwrap();
+        let client = open_single(&format!("memif:{path},client"), &OpenConfig::new()).unwrap();
         wait_until("the link comes up", || link.is_up());
         drop(client);
         wait_until("the link goes down", || !link.is_up());
@@ -191,7 +191,7 @@ fn link_of_virtio_user_ends_with_its_back_end() {
         return;
     }
     let (_folder, path) = socket_path();
-    let config = OpenConfig::default();
+    let config = OpenConfig::new();
     let server = open_single(&format!("vhost:{path}"), &config).unwrap();
     let mut server_link = link_of(&server);
     for _ in 0..2 {

@@ -10,7 +10,7 @@ fn memif_carries_frames_both_ways_and_removes_its_socket() {
     let (_folder, path) = socket_path();
     // As long as the path of a socket may be.
     let path = format!("{path}{}", "x".repeat(107 - path.len()));
-    let config = OpenConfig::default();
+    let config = OpenConfig::new();
     let mut server = open_single(&format!("memif:{path}"), &config).unwrap();
     let mut client = open_single(&format!("memif:{path}"), &config).unwrap();
     wait_for_link(&[&server, &client]);
@@ -36,7 +36,7 @@ fn memif_ports_may_close_concurrently() {
     let _pools = lock_pools();
     for _ in 0..30 {
         let (_folder, path) = socket_path();
-        let config = OpenConfig::default();
+        let config = OpenConfig::new();
         let server = open_single(&format!("memif:{path},server"), &config).unwrap();
         let client = open_single(&format!("memif:{path},client"), &config).unwrap();
         wait_for_link(&[&server, &client]);
@@ -58,7 +58,7 @@ fn memif_ports_may_close_concurrently() {
 fn memif_carries_jumbo_frames_whole_or_in_segments() {
     let _pools = lock_pools();
     let (_folder, path) = socket_path();
-    let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+    let config = OpenConfig { mtu: 9000, ..OpenConfig::new() };
     let mut server = open_single(&format!("memif:{path},server"), &config).unwrap();
     let config = OpenConfig { rx_buf_size: Some(2048), ..config };
     let mut client = open_single(&format!("memif:{path},client"), &config).unwrap();
@@ -88,7 +88,7 @@ const PEER: &str = "FERROWARP_TEST_MEMIF_PEER";
 #[test]
 fn memif_peer_process() {
     let Ok(spec) = std::env::var(PEER) else { return };
-    let mut device = open_single(&spec, &OpenConfig::default()).unwrap();
+    let mut device = open_single(&spec, &OpenConfig::new()).unwrap();
     wait_for_link(&[&device]);
     for frame in receive(&mut device, 10) {
         send(&mut device, &contents(&frame));
@@ -106,7 +106,7 @@ fn memif_server_replaces_a_stale_socket() {
     let (_folder, path) = socket_path();
     // A socket file as a killed server leaves it.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-    let mut server = open_single(&format!("memif:{path},server"), &OpenConfig::default()).unwrap();
+    let mut server = open_single(&format!("memif:{path},server"), &OpenConfig::new()).unwrap();
     let mut peer = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "device::tests::memif_peers::memif_peer_process"])
         .env(PEER, format!("memif:{path},client"))

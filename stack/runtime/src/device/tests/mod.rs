@@ -49,7 +49,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
 
 /// Returns the devices of one port.
 fn open_queues(spec: &str, queues: u16) -> Result<Vec<DpdkDevice>, DeviceError> {
-    let config = OpenConfig { queues, ..OpenConfig::default() };
+    let config = OpenConfig { queues, ..OpenConfig::new() };
     match open(&spec.parse()?, &config)? {
         Opened::One(devices) => Ok(devices),
         Opened::Pair(..) => panic!("{spec} is not a pair"),

@@ -10,7 +10,7 @@ const ARGUMENTS: &str = "FERROWARP_TEST_EAL";
 #[test]
 fn eal_arguments_process() {
     let Ok(spec) = std::env::var(ARGUMENTS) else { return };
-    match open_single(&spec, &OpenConfig::default()) {
+    match open_single(&spec, &OpenConfig::new()) {
         Ok(device) => println!("opened {} {:?}", device.name(), device.capabilities().checksum),
         Err(error) => println!("refused {error}"),
     }
@@ -42,7 +42,7 @@ fn eal_arguments_are_passed_verbatim() {
 #[test]
 fn devices_can_be_hotplugged_after_eal_init() {
     let _pools = lock_pools();
-    let config = OpenConfig::default();
+    let config = OpenConfig::new();
     drop(pair(&config));
     for _ in 0..2 {
         let first = open_single("eal:--vdev=net_null_a,size=64", &config).unwrap();
@@ -58,7 +58,7 @@ fn devices_can_be_hotplugged_after_eal_init() {
 #[test]
 fn pci_hotplug_probes_the_bus() {
     let _pools = lock_pools();
-    let config = OpenConfig::default();
+    let config = OpenConfig::new();
     drop(pair(&config));
     let other = std::fs::read_dir("/sys/bus/pci/devices").ok().and_then(|mut devices| {
         devices.find_map(|device| {
@@ -86,7 +86,7 @@ fn pci_hotplug_probes_the_bus() {
 fn each_open_error_is_one_line() {
     let _pools = lock_pools();
     let (_folder, path) = socket_path();
-    let config = OpenConfig::default();
+    let config = OpenConfig::new();
     let table = [
         ("memif:/no/such/folder/x".to_owned(), "no folder /no/such/folder"),
         (format!("memif:{path},client"), "start the server first"),
@@ -107,6 +107,6 @@ fn each_open_error_is_one_line() {
         assert!(error.contains(expected), "{spec}: {error}");
         assert!(!error.contains('\n'), "one line: {error}");
     }
-    let config = OpenConfig { mtu: 40, ..OpenConfig::default() };
+    let config = OpenConfig { mtu: 40, ..OpenConfig::new() };
     assert!(matches!(open(&DeviceSpec::Ring, &config), Err(DeviceError::BadMtu { .. })));
 }

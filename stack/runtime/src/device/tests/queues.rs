@@ -10,7 +10,7 @@ use super::*;
 const FLOWS: u16 = 32;
 
 fn ring_queues(queues: u16) -> (Vec<DpdkDevice>, Vec<DpdkDevice>) {
-    let config = OpenConfig { queues, ..OpenConfig::default() };
+    let config = OpenConfig { queues, ..OpenConfig::new() };
     match open(&DeviceSpec::Ring, &config).unwrap() {
         Opened::Pair(first, second) => (first, second),
         Opened::One(_) => panic!("ring is a pair"),
@@ -64,7 +64,7 @@ fn port_stays_open_until_its_last_queue_is_dropped() {
 #[test]
 fn more_queues_than_the_device_has_is_an_error() {
     let _pools = lock_pools();
-    let config = OpenConfig { queues: 17, ..OpenConfig::default() };
+    let config = OpenConfig { queues: 17, ..OpenConfig::new() };
     let error = open(&DeviceSpec::Ring, &config).unwrap_err().to_string();
     assert_eq!(
         error,
@@ -89,7 +89,7 @@ fn more_queues_than_the_device_has_is_an_error() {
 #[test]
 fn raw_port_has_one_queue() {
     let _pools = lock_pools();
-    let config = OpenConfig { queues: 4, ..OpenConfig::default() };
+    let config = OpenConfig { queues: 4, ..OpenConfig::new() };
     drop(open_raw(&"eal:--vdev=net_null_raw".parse().unwrap(), &config).unwrap());
 }
 

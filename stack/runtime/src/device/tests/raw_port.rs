@@ -6,7 +6,7 @@ use super::*;
 fn raw_port_forwards_frames_without_copying() {
     let _pools = lock_pools();
     let ((_left_folder, left), (_right_folder, right)) = (socket_path(), socket_path());
-    let config = OpenConfig::default();
+    let config = OpenConfig::new();
     let raw =
         |path: &str| open_raw(&format!("memif:{path},server").parse().unwrap(), &config).unwrap();
     let (mut from, mut to) = (raw(&left), raw(&right));
@@ -47,7 +47,7 @@ fn raw_port_forwards_frames_without_copying() {
 #[test]
 fn shared_or_segmented_frames_are_copied_on_raw_receive() {
     let _pools = lock_pools();
-    let (mut a, b) = pair(&OpenConfig::default());
+    let (mut a, b) = pair(&OpenConfig::new());
     let mut b = b.into_raw();
     let mut frame = a.allocate(TxClass::Data).unwrap();
     frame.buf_mut()[..60].copy_from_slice(&pattern(0, 60));
@@ -64,7 +64,7 @@ fn shared_or_segmented_frames_are_copied_on_raw_receive() {
     assert_eq!(got[1].bytes(), pattern(9, 70));
 
     let (_folder, path) = socket_path();
-    let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+    let config = OpenConfig { mtu: 9000, ..OpenConfig::new() };
     let mut server = open_single(&format!("memif:{path},server"), &config).unwrap();
     let config = OpenConfig { rx_buf_size: Some(2048), ..config };
     let spec = format!("memif:{path},client").parse().unwrap();

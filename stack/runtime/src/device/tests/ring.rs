@@ -18,7 +18,7 @@ fn devices_and_frames_move_between_threads() {
 #[test]
 fn ring_carries_frames_both_ways_in_order() {
     let _pools = lock_pools();
-    let (mut a, mut b) = pair(&OpenConfig::default());
+    let (mut a, mut b) = pair(&OpenConfig::new());
     assert_ne!(a.capabilities().mac, b.capabilities().mac);
     assert_eq!(a.capabilities().checksum, ChecksumMode::NotNeeded);
     assert_eq!(a.capabilities().mtu, 1500);
@@ -47,7 +47,7 @@ fn ring_carries_frames_both_ways_in_order() {
 fn ring_carries_jumbo_frames_and_takes_other_checksum_modes() {
     let _pools = lock_pools();
     let config =
-        OpenConfig { mtu: 9000, checksum: Some(ChecksumMode::Software), ..OpenConfig::default() };
+        OpenConfig { mtu: 9000, checksum: Some(ChecksumMode::Software), ..OpenConfig::new() };
     let (mut a, mut b) = pair(&config);
     assert_eq!(a.capabilities().checksum, ChecksumMode::Software);
     send(&mut a, &pattern(3, 9014));
@@ -61,7 +61,7 @@ fn ring_carries_jumbo_frames_and_takes_other_checksum_modes() {
 #[test]
 fn drained_pool_leaves_the_others_usable() {
     let _pools = lock_pools();
-    let (mut a, _b) = pair(&OpenConfig::default());
+    let (mut a, _b) = pair(&OpenConfig::new());
     let full = a.available();
     let mut held = Vec::new();
     let left = a.data_avail_count();
@@ -91,7 +91,7 @@ fn drained_pool_leaves_the_others_usable() {
 #[test]
 fn full_tx_queue_drops_and_full_ring_defers() {
     let _pools = lock_pools();
-    let config = OpenConfig { ring_slots: 64, ..OpenConfig::default() };
+    let config = OpenConfig { ring_slots: 64, ..OpenConfig::new() };
     let (mut a, mut b) = pair(&config);
     let full = a.available();
     assert_eq!(a.tx_free_count(), 256);
@@ -120,7 +120,7 @@ fn full_tx_queue_drops_and_full_ring_defers() {
 #[test]
 fn retained_frames_return_to_their_pool_in_either_order() {
     let _pools = lock_pools();
-    let (mut a, mut b) = pair(&OpenConfig::default());
+    let (mut a, mut b) = pair(&OpenConfig::new());
     let full = a.available();
     let mut retained = Vec::new();
     for index in 0..200 {
@@ -150,7 +150,7 @@ fn retained_frames_return_to_their_pool_in_either_order() {
 #[test]
 fn unsent_frame_is_freed_with_its_last_reference() {
     let _pools = lock_pools();
-    let (mut a, b) = pair(&OpenConfig::default());
+    let (mut a, b) = pair(&OpenConfig::new());
     let full = a.available();
     let mut frame = a.allocate(TxClass::Data).unwrap();
     frame.set_len(60);
@@ -161,7 +161,7 @@ fn unsent_frame_is_freed_with_its_last_reference() {
     assert_eq!(available[0], full[0] - 1);
     drop(retained);
     drop(a);
-    let (a, _b) = pair(&OpenConfig::default());
+    let (a, _b) = pair(&OpenConfig::new());
     assert_eq!(a.available(), full, "pools of a closed device serve the next");
 }
 
@@ -169,7 +169,7 @@ fn unsent_frame_is_freed_with_its_last_reference() {
 #[should_panic(expected = "a retained frame never changes")]
 fn writing_a_retained_frame_panics() {
     let _pools = lock_pools();
-    let (mut a, _b) = pair(&OpenConfig::default());
+    let (mut a, _b) = pair(&OpenConfig::new());
     let mut frame = a.allocate(TxClass::Data).unwrap();
     frame.set_len(60);
     let _retained = frame.retain();
@@ -179,7 +179,7 @@ fn writing_a_retained_frame_panics() {
 #[test]
 fn a_device_works_from_the_thread_it_moved_to() {
     let _pools = lock_pools();
-    let (mut a, mut b) = pair(&OpenConfig::default());
+    let (mut a, mut b) = pair(&OpenConfig::new());
     let full = a.available();
     let sender = std::thread::spawn(move || {
         assert!(register_current_thread());
@@ -226,7 +226,7 @@ fn a_device_works_from_the_thread_it_moved_to() {
 #[should_panic(expected = "the range lies in the frame")]
 fn copying_beyond_the_frame_panics() {
     let _pools = lock_pools();
-    let (mut a, mut b) = pair(&OpenConfig::default());
+    let (mut a, mut b) = pair(&OpenConfig::new());
     send(&mut a, &pattern(0, 100));
     a.flush();
     receive(&mut b, 1)[0].copy_out(50, &mut [0; 51]);

@@ -51,14 +51,13 @@ fn vhost_maps_memory_that_is_added() {
     const ROUNDS: usize = 8;
     if let Ok(path) = std::env::var(PEER) {
         let spec: DeviceSpec = format!("virtio-user:{path}").parse().unwrap();
-        let mut client = open_raw(&spec, &OpenConfig::default()).unwrap();
+        let mut client = open_raw(&spec, &OpenConfig::new()).unwrap();
         wait_until("the link comes up", || client.link_is_up());
         let mut rings = Vec::new();
         for round in 0..ROUNDS {
             // Frames of new mempools, 2 MiB and more.
-            let pools =
-                PoolNeeds { windows: 4 + u32::try_from(round).unwrap(), ..PoolNeeds::default() };
-            let (mut left, right) = pair(&OpenConfig { pools, ..OpenConfig::default() });
+            let pools = PoolNeeds::new().windows(4 + u32::try_from(round).unwrap());
+            let (mut left, right) = pair(&OpenConfig::new().pools(pools));
             let mut right = right.into_raw();
             let (mut sent, mut got) = (0, 0);
             let deadline = Instant::now() + Duration::from_secs(10);
@@ -81,7 +80,7 @@ fn vhost_maps_memory_that_is_added() {
     }
     let _pools = lock_pools();
     let (_folder, path) = socket_path();
-    let mut server = open_single(&format!("vhost:{path}"), &OpenConfig::default()).unwrap();
+    let mut server = open_single(&format!("vhost:{path}"), &OpenConfig::new()).unwrap();
     let mut peer = start_peer("vhost_maps_memory_that_is_added", &path);
     assert_eq!(echo(&mut server, &mut peer), 50 * ROUNDS);
     wait_until("the link goes down", || !server.link_is_up());
@@ -92,7 +91,7 @@ fn vhost_maps_memory_that_is_added() {
 fn virtio_user_needs_memory_in_few_files() {
     if let Ok(path) = std::env::var(PEER) {
         let eal = "eal:--vdev=net_null0 --in-memory";
-        let config = OpenConfig { mtu: 9000, ..OpenConfig::default() };
+        let config = OpenConfig { mtu: 9000, ..OpenConfig::new() };
         drop(open_single(eal, &config).unwrap());
         let refused = open_single(&format!("virtio-user:{path}"), &config).unwrap_err();
         assert!(matches!(refused, DeviceError::MemoryNotShareable { .. }), "{refused}");
@@ -100,7 +99,7 @@ fn virtio_user_needs_memory_in_few_files() {
     }
     let _pools = lock_pools();
     let (_folder, path) = socket_path();
-    let mut server = open_single(&format!("vhost:{path}"), &OpenConfig::default()).unwrap();
+    let mut server = open_single(&format!("vhost:{path}"), &OpenConfig::new()).unwrap();
     if dpdk_sys::Eal::running().unwrap().memory() != dpdk_sys::Memory::Hugepages {
         return skip("no hugepages are free");
     }
@@ -113,8 +112,8 @@ fn virtio_user_needs_memory_in_few_files() {
 fn both_ends_in_a_process_with_hugepages_are_refused() {
     let _pools = lock_pools();
     let (_folder, path) = socket_path();
-    let server = open_single(&format!("vhost:{path}"), &OpenConfig::default()).unwrap();
-    let client = open_single(&format!("virtio-user:{path}"), &OpenConfig::default());
+    let server = open_single(&format!("vhost:{path}"), &OpenConfig::new()).unwrap();
+    let client = open_single(&format!("virtio-user:{path}"), &OpenConfig::new());
     match dpdk_sys::Eal::running().unwrap().memory() {
         dpdk_sys::Memory::Ordinary => wait_for_link(&[&server, &client.unwrap()]),
         _ => {
@@ -129,7 +128,7 @@ fn both_ends_in_a_process_with_hugepages_are_refused() {
 #[test]
 fn vhost_ends_that_are_killed_are_replaced() {
     if let Ok(spec) = std::env::var(PEER) {
-        let mut device = open_single(&spec, &OpenConfig::default()).unwrap();
+        let mut device = open_single(&spec, &OpenConfig::new()).unwrap();
         let mut index = 0;
         loop {
             if device.tx_free_count() != 0 && device.data_avail_count() > 1 {
@@ -153,15 +152,14 @@ fn vhost_ends_that_are_killed_are_replaced() {
                 )
             };
             let (mut device, mut peer) = if own == "vhost" {
-                let open = || open_single(&format!("vhost:{path}"), &OpenConfig::default());
+                let open = || open_single(&format!("vhost:{path}"), &OpenConfig::new());
                 let device = server.take().unwrap_or_else(|| open().unwrap());
                 (device, start())
             } else {
                 let peer = start();
                 let mut client = None;
                 wait_until("the back end listens", || {
-                    let opened =
-                        open_single(&format!("virtio-user:{path}"), &OpenConfig::default());
+                    let opened = open_single(&format!("virtio-user:{path}"), &OpenConfig::new());
                     client = opened.ok();
                     client.is_some()
                 });

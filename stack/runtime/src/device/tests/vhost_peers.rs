@@ -11,7 +11,7 @@ const CHILD: &str = "FERROWARP_TEST_ORDINARY_MEMORY";
 pub(super) fn in_ordinary_memory(name: &str) -> bool {
     if std::env::var(CHILD).is_ok_and(|wanted| wanted == name) {
         // The first device decides.
-        drop(pair(&OpenConfig { hugepages: Hugepages::Never, ..OpenConfig::default() }));
+        drop(pair(&OpenConfig { hugepages: Hugepages::Never, ..OpenConfig::new() }));
         return true;
     }
     let output = Command::new(std::env::current_exe().unwrap())
@@ -39,7 +39,7 @@ fn vhost_carries_frames_both_ways_and_removes_its_socket() {
         return;
     }
     let (_folder, path) = socket_path();
-    let config = OpenConfig::default();
+    let config = OpenConfig::new();
     let server = open_single(&format!("vhost:{path}"), &config).unwrap();
     assert!(!server.link_is_up() && !server.has_wire());
     drop(server);
@@ -86,7 +86,7 @@ fn vhost_carries_jumbo_frames_whole_or_in_segments() {
     }
     for rx_buf_size in [None, Some(2048)] {
         let (_folder, path) = socket_path();
-        let config = OpenConfig { mtu: 9000, rx_buf_size, ..OpenConfig::default() };
+        let config = OpenConfig { mtu: 9000, rx_buf_size, ..OpenConfig::new() };
         let (mut server, mut client) = open_both(&path, &config);
         for round in 0..300 {
             for (from, to) in [(0, 1), (1, 0)] {
@@ -110,7 +110,7 @@ fn vhost_frame_arrives_with_its_checksum() {
         return;
     }
     let (_folder, path) = socket_path();
-    let (mut server, mut client) = open_both(&path, &OpenConfig::default());
+    let (mut server, mut client) = open_both(&path, &OpenConfig::new());
     // IPv4 and TCP, with checksums of 0xffff and 0xeeee that are wrong.
     let mut bytes = vec![0x11; 80];
     bytes[12..14].copy_from_slice(&[0x08, 0x00]);
@@ -159,8 +159,8 @@ fn vhost_frames_with_offload_arrive_marked_or_with_a_checksum() {
     ) {
         return;
     }
-    let software = OpenConfig::default();
-    let offload = OpenConfig { checksum: Some(ChecksumMode::Offload), ..OpenConfig::default() };
+    let software = OpenConfig::new();
+    let offload = OpenConfig { checksum: Some(ChecksumMode::Offload), ..OpenConfig::new() };
     for (server_config, client_config) in
         [(&offload, &offload), (&offload, &software), (&software, &offload)]
     {
@@ -190,7 +190,7 @@ fn virtio_user_returns_what_is_sent() {
         return;
     }
     let (_folder, path) = socket_path();
-    let (mut server, mut client) = open_both(&path, &OpenConfig::default());
+    let (mut server, mut client) = open_both(&path, &OpenConfig::new());
     let [before, ..] = client.available();
     for index in 0..100 {
         send(&mut client, &pattern(index, 1514));
@@ -207,7 +207,7 @@ fn virtio_user_drops_frames_without_its_back_end() {
         return;
     }
     let (_folder, path) = socket_path();
-    let (server, mut client) = open_both(&path, &OpenConfig::default());
+    let (server, mut client) = open_both(&path, &OpenConfig::new());
     let [before, ..] = client.available();
     drop(server);
     for _ in 0..3 {
@@ -224,10 +224,10 @@ fn virtio_user_drops_frames_without_its_back_end() {
     assert!(counters.tx_frames <= 256 && counters.tx_deferred != 0, "{counters:?}");
     assert!(receive_none(&mut client));
     // It does not connect again; another one does.
-    let refused = open_single(&format!("virtio-user:{path}"), &OpenConfig::default()).unwrap_err();
+    let refused = open_single(&format!("virtio-user:{path}"), &OpenConfig::new()).unwrap_err();
     assert!(matches!(refused, DeviceError::NoServer { .. }), "{refused}");
     drop(client);
-    let (mut server, mut client) = open_both(&path, &OpenConfig::default());
+    let (mut server, mut client) = open_both(&path, &OpenConfig::new());
     assert_eq!(client.available()[0], before, "the ring's frames are returned");
     send(&mut client, &pattern(0, 100));
     assert_eq!(exchange(&mut client, &mut server, 1)[0].head(), pattern(0, 100));

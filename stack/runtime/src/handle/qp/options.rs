@@ -1,6 +1,7 @@
 //! Options of queue pairs.
 
 use ferrowarp_proto::rdmap::operation::{INLINE_LEN_MAX, SGE_COUNT_MAX};
+use ferrowarp_proto::setters;
 use ferrowarp_proto::verbs::qp::QpCap;
 
 use crate::error::CreateError;
@@ -52,60 +53,15 @@ impl<'a> QpOptions<'a> {
         }
     }
 
-    /// Sets the completion queue of the receive queue.
-    #[must_use]
-    pub const fn recv_cq(mut self, cq: &'a Cq) -> Self {
-        self.recv_cq = cq;
-        self
-    }
-
-    /// Sets the shared receive queue.
-    #[must_use]
-    pub const fn srq(mut self, srq: &'a Srq) -> Self {
-        self.srq = Some(srq);
-        self
-    }
-
-    /// Sets the maximum number of outstanding send requests.
-    #[must_use]
-    pub const fn max_send_wr(mut self, count: usize) -> Self {
-        self.max_send_wr = count;
-        self
-    }
-
-    /// Sets the maximum number of outstanding receive requests.
-    #[must_use]
-    pub const fn max_recv_wr(mut self, count: usize) -> Self {
-        self.max_recv_wr = count;
-        self
-    }
-
-    /// Sets the maximum number of elements of a send request.
-    #[must_use]
-    pub const fn max_send_sge(mut self, count: usize) -> Self {
-        self.max_send_sge = count;
-        self
-    }
-
-    /// Sets the maximum number of elements of a receive request.
-    #[must_use]
-    pub const fn max_recv_sge(mut self, count: usize) -> Self {
-        self.max_recv_sge = count;
-        self
-    }
-
-    /// Sets the maximum number of inline bytes of a send request.
-    #[must_use]
-    pub const fn max_inline_data(mut self, len: usize) -> Self {
-        self.max_inline_data = len;
-        self
-    }
-
-    /// Sets the shard.
-    #[must_use]
-    pub const fn shard(mut self, shard: usize) -> Self {
-        self.shard = Some(shard);
-        self
+    setters! {
+        recv_cq: &'a Cq,
+        srq: Option<&'a Srq>,
+        max_send_wr: usize,
+        max_recv_wr: usize,
+        max_send_sge: usize,
+        max_recv_sge: usize,
+        max_inline_data: usize,
+        shard: Option<usize>,
     }
 
     /// Checks the maximum sizes of requests.

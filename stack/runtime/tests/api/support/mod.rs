@@ -126,7 +126,7 @@ pub(crate) fn drive_for(left: &Context, right: &Context, time: Duration) {
 }
 
 pub(crate) fn param(private_data: &[u8]) -> ConnParam {
-    ConnParam::default().with_private_data(private_data).unwrap()
+    ConnParam::new().private_data(private_data).unwrap()
 }
 
 /// Connects new queue pairs of `left` and `right`; listens on [`PORT`] meanwhile.

@@ -86,7 +86,7 @@ pub(crate) fn hooked_contexts(left: Config, right: Config) -> (Context, Context,
 /// right context.
 pub(crate) fn hooked_shards(left: Config, right: Config) -> (Context, Context, Vec<Hooks>) {
     reserve_pair([left.drive, right.drive]);
-    let mut config = OpenConfig::default();
+    let mut config = OpenConfig::new();
     config.queues = u16::try_from(left.shards).unwrap();
     let opened = device::open(&DeviceSpec::Ring, &config);
     let Ok(Opened::Pair(left_ports, right_ports)) = opened else { panic!("ring is a pair") };

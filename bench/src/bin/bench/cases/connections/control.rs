@@ -130,9 +130,9 @@ fn measure(left: &Context, right: &Context, samples: usize, shares_core: bool) -
     for _ in 0..samples {
         let (active, passive) = (qp(0)?, qp(1)?);
         let start = Instant::now();
-        active.connect(([198, 18, 0, 2], PORT).into(), ConnParam::default())?;
+        active.connect(([198, 18, 0, 2], PORT).into(), ConnParam::new())?;
         let request = until(shares_core, || listener.next_request())?;
-        request.accept(&passive, ConnParam::default())?;
+        request.accept(&passive, ConnParam::new())?;
         await_event(&active, is_established)?;
         connect.record(u64::try_from(start.elapsed().as_nanos())?)?;
         await_event(&passive, is_established)?;
