@@ -220,7 +220,7 @@ pub use self::{
         pd::Pd,
         qp::{Post, PostRefused, Qp, QpOptions, SendRequest},
         shard::ShardHandle,
-        srq::Srq,
+        srq::{Srq, SrqOptions},
     },
     limits::Limits,
     memory::Buffer,

@@ -162,6 +162,18 @@ pub(crate) const fn check_queue_len(wanted: usize) -> Result<(), CreateError> {
     Ok(())
 }
 
+/// Fails if a request is to have more of `option` than any can.
+pub(crate) const fn check_request(
+    option: &'static str,
+    wanted: usize,
+    limit: usize,
+) -> Result<(), CreateError> {
+    if wanted > limit {
+        return Err(CreateError::RequestTooLong { option, wanted, limit });
+    }
+    Ok(())
+}
+
 /// Acquired resources; released when dropped.
 #[derive(Debug)]
 pub(crate) struct Permit {

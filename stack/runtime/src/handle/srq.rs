@@ -5,6 +5,8 @@ use std::sync::Arc;
 use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_proto::ddp::recv_queue::{RqCap, RqProducer, recv_queue};
+use ferrowarp_proto::rdmap::operation::SGE_COUNT_MAX;
+use ferrowarp_proto::setters;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wr::{PostError, Sge};
@@ -14,9 +16,38 @@ use crate::error::CreateError;
 use crate::fork::{ForkArc, is_child};
 use crate::handle::pd::Pd;
 use crate::handle::qp::{PostRefused, post_recvs};
-use crate::limits::{Permit, Resource, check_queue_len};
+use crate::limits::{Permit, Resource, check_queue_len, check_request};
 use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
 use crate::threads::thread_number;
+
+/// Options of a shared receive queue (`ibv_srq_init_attr`). Start from [`SrqOptions::new`] and set
+/// what differs.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SrqOptions {
+    /// Maximum number of outstanding receive requests, at least 1.
+    pub max_wr: usize,
+    /// Scatter/gather elements of a receive request, at most [`SGE_COUNT_MAX`].
+    pub max_sge: usize,
+    /// Shard whose queue pairs use it: these belong to that one, and the shards share nothing.
+    /// `None`: those of all shards.
+    pub shard: Option<usize>,
+}
+
+impl SrqOptions {
+    /// A queue for the queue pairs of all shards, with requests of at most 6 elements: such a
+    /// request takes 128 bytes of memory.
+    #[must_use]
+    pub const fn new(max_wr: usize) -> Self {
+        let RqCap { max_recv_wr, max_recv_sge } = RqCap::new(max_wr);
+        Self { max_wr: max_recv_wr, max_sge: max_recv_sge, shard: None }
+    }
+
+    setters! {
+        max_sge: usize,
+        shard: Option<usize>,
+    }
+}
 
 /// Shared receive queue: buffers for the Sends that arrive on any of its queue pairs, one for each
 /// message, taken when the message begins. Clones refer to the same queue; it is destroyed with the
@@ -51,19 +82,15 @@ impl Pd {
     /// # Errors
     /// [`CreateError`].
     pub fn create_srq(&self, max_wr: usize) -> Result<Srq, CreateError> {
-        self.new_srq(None, max_wr)
+        self.create_srq_with(&SrqOptions::new(max_wr))
     }
 
-    /// As [`Pd::create_srq`], for the queue pairs of one shard: queue pairs that use the queue
-    /// belong to that one. The shards then share nothing.
+    /// As [`Pd::create_srq`], with options.
     ///
     /// # Errors
-    /// [`CreateError`]; `NoShard`.
-    pub fn create_srq_on(&self, shard: usize, max_wr: usize) -> Result<Srq, CreateError> {
-        self.new_srq(Some(shard), max_wr)
-    }
-
-    fn new_srq(&self, shard: Option<usize>, max_wr: usize) -> Result<Srq, CreateError> {
+    /// As [`Pd::create_srq`]; `NoShard`; `RequestTooLong`.
+    pub fn create_srq_with(&self, options: &SrqOptions) -> Result<Srq, CreateError> {
+        let &SrqOptions { max_wr, max_sge, shard } = options;
         let context = self.context().clone();
         if context.shards.have_ended() {
             return Err(CreateError::Gone);
@@ -75,9 +102,10 @@ impl Pd {
         let shard = if count == 1 { Some(0) } else { shard };
         let max_wr = max_wr.max(1);
         check_queue_len(max_wr)?;
+        check_request("max_sge", max_sge, SGE_COUNT_MAX)?;
         let permit = context.limits.acquire(Resource::QueueEntries, max_wr)?;
         // The memory of the queue is zeroed before a shard is locked.
-        let (producer, rq, _) = recv_queue(RqCap::new(max_wr));
+        let (producer, rq, _) = recv_queue(RqCap { max_recv_wr: max_wr, max_recv_sge: max_sge });
         let (index, generation) = context.srq_ids.allocate().ok_or(SrqError::TooMany)?;
         let id = SrqId { index, generation };
         let shared = Arc::new(SrqShared::new(id));

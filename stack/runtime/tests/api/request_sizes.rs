@@ -2,7 +2,7 @@
 
 use ferrowarp::{
     Access, ConnParam, CreateError, DriveMode, INLINE_LEN_MAX, Mr, PostError, QpOptions,
-    RemoteAddr, SGE_COUNT_MAX, Sge, WcStatus, WqePayload,
+    RemoteAddr, SGE_COUNT_MAX, Sge, SrqOptions, WcStatus, WqePayload,
 };
 
 use crate::posting::{assert_no_more, connect_with_ord};
@@ -31,6 +31,12 @@ fn options_beyond_the_largest_requests_are_refused() {
         let error = CreateError::RequestTooLong { option, wanted, limit };
         assert_eq!(left.pd.create_qp(&options).err(), Some(error));
         assert!(error.to_string().contains(option), "{error}");
+    }
+    let options = SrqOptions::new(1);
+    assert!(left.pd.create_srq_with(&options.max_sge(SGE_COUNT_MAX)).is_ok());
+    for wanted in [SGE_COUNT_MAX + 1, usize::MAX] {
+        let error = CreateError::RequestTooLong { option: "max_sge", wanted, limit: SGE_COUNT_MAX };
+        assert_eq!(left.pd.create_srq_with(&options.max_sge(wanted)).err(), Some(error));
     }
 }
 
@@ -75,9 +81,14 @@ fn requests_longer_than_the_options_are_refused() {
         left.completions(&right, 6 + 1 + 2 + 1);
         assert_no_more(&left, &right);
     }
-    let srq = left.pd.create_srq(4).unwrap();
-    assert_eq!(srq.post_recv(1, [Sge::default(); 6]), Ok(()));
-    assert_eq!(srq.post_recv(1, [Sge::default(); 7]), Err(PostError::TooManySges));
+    let list = [Sge::default(); SGE_COUNT_MAX + 1];
+    let default = SrqOptions::new(4);
+    assert_eq!(default.max_sge, 6);
+    for max_sge in [default.max_sge, 1, 3, 4, SGE_COUNT_MAX] {
+        let srq = left.pd.create_srq_with(&default.max_sge(max_sge)).unwrap();
+        assert_eq!(srq.post_recv(1, &list[..max_sge]), Ok(()));
+        assert_eq!(srq.post_recv(1, &list[..=max_sge]), Err(PostError::TooManySges));
+    }
 }
 
 #[test]
@@ -152,6 +163,33 @@ fn requests_of_all_sizes_arrive() {
         let written = contents(&written);
         for (number, bytes) in [&sent[..], inline, &sent[..]].into_iter().enumerate() {
             assert!(written[number * LEN / 4..].starts_with(bytes), "{count} pieces");
+        }
+    }
+}
+
+/// Buffers of all sizes up to the largest pass from a shared receive queue to its queue pairs.
+#[test]
+fn shared_buffers_of_all_sizes_are_filled() {
+    const LEN: usize = 1 << 16;
+    let (left, right) = endpoints(DriveMode::Inline);
+    let source = left.mr(LEN, Access::LOCAL_READ);
+    source.write(0, &pattern(LEN, 5));
+    for max_sge in [1, 4, 6, SGE_COUNT_MAX] {
+        let options = SrqOptions::new(3).max_sge(max_sge);
+        let srq = right.pd.create_srq_with(&options).unwrap();
+        // The sizes of its own receive queue do not matter.
+        let sharing = QpOptions::new(&right.cq).max_recv_sge(0).srq(&srq);
+        let create = || right.pd.create_qp(&sharing).unwrap();
+        let pairs = [(); 2].map(|()| connect_qps(&right, left.qp(), create()).0);
+        for count in 1..=max_sge {
+            let (received, len) = (right.mr(LEN, Access::LOCAL_WRITE), 1000 * count);
+            let buffer = pieces(&received, count, len);
+            srq.post_recv(count as u64, &buffer).unwrap();
+            let (a, _b) = &pairs[count % 2];
+            a.post().send(source.sge(0, u32::try_from(len).unwrap())).ring().unwrap();
+            let found = right.completions(&left, 1);
+            assert_eq!(outcomes(&found), [(count as u64, WcStatus::Success)]);
+            assert!(gathered(&received, &buffer) == pattern(LEN, 5)[..len], "{count} pieces");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ferrowarp::{
     Access, CmError, ConnEvent, CqOptions, CreateError, DriveMode, Notify, PostError, Qp,
-    QpOptions, QpState, WcOpcode, WcStatus,
+    QpOptions, QpState, SrqOptions, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -315,11 +315,12 @@ fn queues_of_different_shards_are_refused() {
     assert_eq!(create(&QpOptions::new(&cqs[0]).shard(1)), different);
     assert_eq!(create(&QpOptions::new(&cqs[1]).shard(1)), Ok(Some(1)));
     assert_eq!(create(&QpOptions::new(&left.cq).shard(2)), Err(missing));
-    let srq = left.pd.create_srq_on(1, 4).unwrap();
+    let create_srq = |shard| left.pd.create_srq_with(&SrqOptions::new(4).shard(shard));
+    let srq = create_srq(1).unwrap();
     assert_eq!(create(&QpOptions::new(&left.cq).srq(&srq)), Ok(Some(1)));
     assert_eq!(create(&QpOptions::new(&cqs[0]).srq(&srq)), different);
-    assert_eq!(left.pd.create_srq_on(2, 4).err(), Some(missing));
-    let other = left.pd.create_srq_on(0, 4).unwrap();
+    assert_eq!(create_srq(2).err(), Some(missing));
+    let other = create_srq(0).unwrap();
     assert_ne!(srq.id(), other.id(), "events name them");
 }
 

@@ -7,6 +7,7 @@ use ferrowarp_proto::verbs::qp::QpCap;
 use crate::error::CreateError;
 use crate::handle::cq::Cq;
 use crate::handle::srq::Srq;
+use crate::limits::check_request;
 
 /// Options of a queue pair (`ibv_qp_init_attr`). Start from [`QpOptions::new`] and set what
 /// differs.
@@ -65,21 +66,10 @@ impl<'a> QpOptions<'a> {
     }
 
     /// Checks the maximum sizes of requests.
-    pub(crate) const fn check_requests(&self) -> Result<(), CreateError> {
-        let all = [
-            ("max_send_sge", self.max_send_sge, SGE_COUNT_MAX),
-            ("max_recv_sge", self.max_recv_sge, SGE_COUNT_MAX),
-            ("max_inline_data", self.max_inline_data, INLINE_LEN_MAX),
-        ];
-        let mut index = 0;
-        while index < all.len() {
-            let (option, wanted, limit) = all[index];
-            if wanted > limit {
-                return Err(CreateError::RequestTooLong { option, wanted, limit });
-            }
-            index += 1;
-        }
-        Ok(())
+    pub(crate) fn check_requests(&self) -> Result<(), CreateError> {
+        check_request("max_send_sge", self.max_send_sge, SGE_COUNT_MAX)?;
+        check_request("max_recv_sge", self.max_recv_sge, SGE_COUNT_MAX)?;
+        check_request("max_inline_data", self.max_inline_data, INLINE_LEN_MAX)
     }
 
     /// Returns the shard to which a queue pair with these options belongs from the beginning, in a
