@@ -123,8 +123,10 @@ pub struct Config {
     /// for each shard. Empty: the first ones that the process may use.
     pub cores: Vec<usize>,
     /// Memory regions and windows at a time (rounded up to a power of two): at most 1,048,576.
+    #[doc(alias = "max_mr")]
     pub regions_max: usize,
     /// Queue pairs at a time: 1 to 1,048,576.
+    #[doc(alias = "max_qp")]
     pub qps_max: usize,
     /// Ports from which connections are opened: 49152 to 65534 by default (RFC 6335 section 6).
     /// There are as many connections to one port of a peer, from one address, at most. A listener

@@ -16,6 +16,7 @@ use crate::error::{CreateError, LimitError};
 /// [`Config::regions_max`](crate::Config::regions_max) and
 /// [`Config::qps_max`](crate::Config::qps_max). The defaults suit a program that has the machine to
 /// itself; lower them on a shared one. Start from [`Limits::new`] and set what differs.
+#[doc(alias = "ibv_device_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {

@@ -2,6 +2,7 @@
 //! access (protection domain and stream).
 
 /// Access rights of a region. Combine with `|`.
+#[doc(alias = "ibv_access_flags")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Access(u8);
 
@@ -9,14 +10,19 @@ impl Access {
     /// The local stack may read: payload of Sends and RDMA Writes that is not inline.
     pub const LOCAL_READ: Self = Self(1);
     /// The local stack may write: receive buffers and sinks of RDMA Reads.
+    #[doc(alias = "IBV_ACCESS_LOCAL_WRITE")]
     pub const LOCAL_WRITE: Self = Self(2);
     /// The peer may read with RDMA Read.
+    #[doc(alias = "IBV_ACCESS_REMOTE_READ")]
     pub const REMOTE_READ: Self = Self(4);
     /// The peer may write with RDMA Write.
+    #[doc(alias = "IBV_ACCESS_REMOTE_WRITE")]
     pub const REMOTE_WRITE: Self = Self(8);
     /// The peer may modify with atomic operations.
+    #[doc(alias = "IBV_ACCESS_REMOTE_ATOMIC")]
     pub const REMOTE_ATOMIC: Self = Self(16);
     /// Memory windows may be bound to the region.
+    #[doc(alias = "IBV_ACCESS_MW_BIND")]
     pub const WINDOW_BIND: Self = Self(32);
     /// All rights.
     pub const ALL: Self = Self(63);

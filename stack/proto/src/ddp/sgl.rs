@@ -10,6 +10,7 @@ pub const SGE_COUNT_MAX: usize = 32;
 pub const INLINE_LEN_MAX: usize = 256;
 
 /// Scatter/gather element (verbs: `ibv_sge`): `len` bytes at `addr` of the region `lkey`.
+#[doc(alias = "ibv_sge")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {

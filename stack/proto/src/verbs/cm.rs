@@ -238,10 +238,13 @@ impl fmt::Display for EndReason {
 }
 
 /// Connection event for the application (compare `rdma_cm_event` of librdmacm, `ibv_async_event`).
+#[doc(alias = "rdma_cm_event")]
+#[doc(alias = "rdma_cm_event_type")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnEvent {
     /// Connection request to the listener on `port` (`RDMA_CM_EVENT_CONNECT_REQUEST`).
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
         /// Port of the listener.
         port: u16,
@@ -257,6 +260,7 @@ pub enum ConnEvent {
         qp: QpId,
     },
     /// The connection is in full operation (`RDMA_CM_EVENT_ESTABLISHED`).
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     Established {
         /// The queue pair.
         qp: QpId,
@@ -271,6 +275,9 @@ pub enum ConnEvent {
     },
     /// The connection could not be set up (`RDMA_CM_EVENT_CONNECT_ERROR`,
     /// `RDMA_CM_EVENT_UNREACHABLE`, `RDMA_CM_EVENT_REJECTED`).
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_ERROR")]
+    #[doc(alias = "RDMA_CM_EVENT_UNREACHABLE")]
+    #[doc(alias = "RDMA_CM_EVENT_REJECTED")]
     ConnectFailed {
         /// The queue pair.
         qp: QpId,
@@ -283,6 +290,7 @@ pub enum ConnEvent {
         reads: Option<ReadDepths>,
     },
     /// The connection ended; outstanding requests are flushed (`RDMA_CM_EVENT_DISCONNECTED`).
+    #[doc(alias = "RDMA_CM_EVENT_DISCONNECTED")]
     Disconnected {
         /// The queue pair.
         qp: QpId,
@@ -300,6 +308,7 @@ pub enum ConnEvent {
     },
     /// Fewer buffers than the limit are left in a shared receive queue
     /// (`IBV_EVENT_SRQ_LIMIT_REACHED`). Reported once each time the limit is armed.
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     SrqLimit {
         /// The shared receive queue.
         srq: SrqId,
@@ -310,6 +319,7 @@ pub enum ConnEvent {
     },
     /// A completion queue overran; its queue pairs, connected or not, are in the error state
     /// (`IBV_EVENT_CQ_ERR`).
+    #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CqOverrun {
         /// The completion queue.
         cq: CqId,

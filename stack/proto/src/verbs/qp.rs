@@ -35,18 +35,22 @@ impl QpCap {
 }
 
 /// State of a queue pair (verbs: `ibv_qp_state`).
+#[doc(alias = "ibv_qp_state")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QpState {
     /// Created; requests may be posted, and wait (`IBV_QPS_INIT`).
+    #[doc(alias = "IBV_QPS_INIT")]
     Idle,
     /// The connection is being set up; requests wait.
     Connecting,
     /// Connected: requests are executed (`IBV_QPS_RTS`).
+    #[doc(alias = "IBV_QPS_RTS")]
     Rts,
     /// Graceful close: requests already posted are executed; sends posted now are flushed.
     Closing,
     /// The connection ended or failed; outstanding requests are flushed, and what is posted
     /// (`IBV_QPS_ERR`).
+    #[doc(alias = "IBV_QPS_ERR")]
     Error,
 }
 

@@ -50,31 +50,43 @@ impl QpId {
 }
 
 /// Operation that completed (verbs: `ibv_wc_opcode`).
+#[doc(alias = "ibv_wc_opcode")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WcOpcode {
     /// Send of any form (`IBV_WC_SEND`).
+    #[doc(alias = "IBV_WC_SEND")]
     Send,
     /// RDMA Write, with or without immediate data (`IBV_WC_RDMA_WRITE`).
+    #[doc(alias = "IBV_WC_RDMA_WRITE")]
     Write,
     /// RDMA Read (`IBV_WC_RDMA_READ`).
+    #[doc(alias = "IBV_WC_RDMA_READ")]
     Read,
     /// An incoming Send was delivered into a receive buffer (`IBV_WC_RECV`).
+    #[doc(alias = "IBV_WC_RECV")]
     Recv,
     /// Atomic Fetch and Add (`IBV_WC_FETCH_ADD`).
+    #[doc(alias = "IBV_WC_FETCH_ADD")]
     FetchAdd,
     /// Atomic Swap.
     Swap,
     /// Atomic Compare and Swap, whether it swapped or not (`IBV_WC_COMP_SWAP`).
+    #[doc(alias = "IBV_WC_COMP_SWAP")]
     CmpSwap,
     /// Immediate Data without an RDMA Write.
     Immediate,
     /// Incoming Immediate Data consumed a receive buffer: [`Wc::immediate`] (`IBV_WC_RECV` with
     /// `IBV_WC_WITH_IMM`, or `IBV_WC_RECV_RDMA_WITH_IMM`).
+    #[doc(alias = "IBV_WC_RECV")]
+    #[doc(alias = "IBV_WC_WITH_IMM")]
+    #[doc(alias = "IBV_WC_RECV_RDMA_WITH_IMM")]
     RecvImmediate,
     /// A window was bound (`IBV_WC_BIND_MW`).
+    #[doc(alias = "IBV_WC_BIND_MW")]
     Bind,
     /// A local STag was invalidated by a posted request (`IBV_WC_LOCAL_INV`).
+    #[doc(alias = "IBV_WC_LOCAL_INV")]
     Invalidate,
 }
 
@@ -104,32 +116,41 @@ impl From<WqeOpcode> for WcOpcode {
 }
 
 /// Status of a completion (verbs: `ibv_wc_status`).
+#[doc(alias = "ibv_wc_status")]
+#[doc(alias = "ibv_wc_status_str")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WcStatus {
     /// Success (`IBV_WC_SUCCESS`).
+    #[doc(alias = "IBV_WC_SUCCESS")]
     #[error("success")]
     Success,
     /// A local buffer was not registered as the request claimed (`IBV_WC_LOC_PROT_ERR`).
+    #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     #[error(
         "local protection error: a buffer of the request is not registered with the required access"
     )]
     LocalProtection,
     /// A window could not be bound: it is bound already, or the region does not allow it
     /// (`IBV_WC_MW_BIND_ERR`).
+    #[doc(alias = "IBV_WC_MW_BIND_ERR")]
     #[error("bind error: the window is already bound, or the region does not allow the binding")]
     Bind,
     /// The message is longer than the receive buffer, or the request has an invalid length
     /// (`IBV_WC_LOC_LEN_ERR`).
+    #[doc(alias = "IBV_WC_LOC_LEN_ERR")]
     #[error("local length error: the message is longer than the receive buffer")]
     LocalLength,
     /// The peer refused the access with a Terminate (`IBV_WC_REM_ACCESS_ERR`).
+    #[doc(alias = "IBV_WC_REM_ACCESS_ERR")]
     #[error("remote access error: the peer refused the access")]
     RemoteAccess,
     /// The peer could not process the operation (`IBV_WC_REM_OP_ERR`).
+    #[doc(alias = "IBV_WC_REM_OP_ERR")]
     #[error("remote operation error: the peer could not process the operation")]
     RemoteOperation,
     /// The connection ended before the request completed (`IBV_WC_WR_FLUSH_ERR`).
+    #[doc(alias = "IBV_WC_WR_FLUSH_ERR")]
     #[error("flushed: the connection ended before completion")]
     Flushed,
 }
@@ -147,6 +168,7 @@ pub enum WcData {
 }
 
 /// Work completion (verbs: `ibv_wc`).
+#[doc(alias = "ibv_wc")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Wc {
@@ -272,6 +294,7 @@ pub trait Completed {
 }
 
 /// Completions that trigger a notification.
+#[doc(alias = "solicited_only")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notify {
     /// The next completion.

@@ -47,6 +47,7 @@ use crate::threads::ContextThread;
 ///
 /// The child is recognized by a handler of `pthread_atfork`: `_Fork` and a bare system call do not
 /// run it.
+#[doc(alias = "ibv_context")]
 #[derive(Clone)]
 pub struct Context {
     inner: ForkArc<ContextInner>,
@@ -93,6 +94,8 @@ impl Context {
 
     /// Capabilities of the device in use: its MAC address and MTU, and where checksums are computed
     /// and messages are cut into TCP segments.
+    #[doc(alias = "ibv_query_device")]
+    #[doc(alias = "ibv_query_port")]
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.inner.capabilities
@@ -173,6 +176,7 @@ impl Context {
     ///
     /// [`AsyncEvent::PortError`]: crate::AsyncEvent::PortError
     /// [`AsyncEvent::PortActive`]: crate::AsyncEvent::PortActive
+    #[doc(alias = "ibv_query_port")]
     #[must_use]
     pub fn link_is_up(&self) -> bool {
         self.inner.link.is_up() && !self.inner.shards.have_ended()
@@ -217,6 +221,7 @@ impl Context {
     /// A request that is posted meanwhile is flushed or refused. Closing waits a second for a
     /// thread that is posting. Only a thread that the system stops for longer within a call that
     /// posts may post a request that never completes.
+    #[doc(alias = "ibv_close_device")]
     pub fn close(self) {
         self.inner.close_within(self.inner.config.linger);
     }

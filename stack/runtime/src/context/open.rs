@@ -43,6 +43,7 @@ impl Context {
     ///
     /// # Errors
     /// [`OpenError`]; `Pair` for `ring`, whose two contexts are opened with [`Context::ring_pair`].
+    #[doc(alias = "ibv_open_device")]
     pub fn open(config: Config) -> Result<Self, OpenError> {
         check_process()?;
         config.validate()?;

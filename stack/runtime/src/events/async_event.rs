@@ -4,6 +4,8 @@ use ferrowarp_proto::verbs::srq::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 /// Event notification: names the source. The details are taken from the source itself.
+#[doc(alias = "ibv_async_event")]
+#[doc(alias = "ibv_event_type")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -17,6 +19,7 @@ pub enum AsyncEvent {
     /// A listener has connection requests: take them with [`Listener::poll`] until there are none.
     ///
     /// [`Listener::poll`]: crate::Listener::poll
+    #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
         /// The listener's port ([`Listener::port`](crate::Listener::port)).
         port: u16,
@@ -24,11 +27,13 @@ pub enum AsyncEvent {
     /// A shared receive queue fell below its limit: see [`Srq::next_limit`].
     ///
     /// [`Srq::next_limit`]: crate::Srq::next_limit
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     SrqLimit {
         /// The queue ([`Srq::id`](crate::Srq::id)).
         srq: SrqId,
     },
     /// A completion queue overran: its queue pairs are in error.
+    #[doc(alias = "IBV_EVENT_CQ_ERR")]
     CqOverrun {
         /// The queue ([`Cq::id`](crate::Cq::id)).
         cq: CqId,
@@ -41,9 +46,11 @@ pub enum AsyncEvent {
     /// several of the same count as one, the latest.
     ///
     /// [`Context::link_is_up`]: crate::Context::link_is_up
+    #[doc(alias = "IBV_EVENT_PORT_ERR")]
     PortError,
     /// The link of the port is up, after it was down (`IBV_EVENT_PORT_ACTIVE`): a NIC needs some
     /// seconds from its start, `memif` and `vhost` have no link without a peer.
+    #[doc(alias = "IBV_EVENT_PORT_ACTIVE")]
     PortActive,
     /// One of several shards has failed: its queue pairs are in error, the others go on.
     ShardFailed {
@@ -52,5 +59,6 @@ pub enum AsyncEvent {
     },
     /// The context has failed ([`Context::has_failed`](crate::Context::has_failed)). No further
     /// event occurs.
+    #[doc(alias = "IBV_EVENT_DEVICE_FATAL")]
     Failed,
 }

@@ -27,6 +27,8 @@ use crate::shard::{CompEventQueue, CqNotify, Shard};
 ///
 /// [`Context::create_cq_on`]: crate::Context::create_cq_on
 /// [`Cq::req_notify`]: crate::Cq::req_notify
+#[doc(alias = "ibv_comp_channel")]
+#[doc(alias = "ibv_destroy_comp_channel")]
 #[derive(Clone)]
 pub struct CompChannel {
     events: ForkArc<CompEventQueue>,
@@ -38,6 +40,7 @@ impl Context {
     ///
     /// # Errors
     /// If the operating system has no file descriptor left, and in a child made by `fork`.
+    #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> std::io::Result<CompChannel> {
         check_process()?;
         let context = self.inner().clone();
@@ -66,6 +69,8 @@ impl CompChannel {
     }
 
     /// Removes the oldest event and returns its queue. Does not wait and does not poll the shard.
+    #[doc(alias = "ibv_get_cq_event")]
+    #[doc(alias = "ibv_ack_cq_events")]
     #[must_use]
     pub fn next_event(&self) -> Option<CqId> {
         // In a child of `fork` another thread may have held the lock.
@@ -76,6 +81,8 @@ impl CompChannel {
     /// Sleeps, unless only the application polls the shard ([`DriveMode::Inline`]): then it polls
     /// while it waits. Does not wait once the context is closed or has failed
     /// ([`Context::has_failed`](crate::Context::has_failed)).
+    #[doc(alias = "ibv_get_cq_event")]
+    #[doc(alias = "ibv_ack_cq_events")]
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<CqId> {
         if self.context.drive_mode() == DriveMode::Inline || is_child() {

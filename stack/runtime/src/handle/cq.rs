@@ -25,6 +25,7 @@ use crate::threads::{PollBackoff, Spinner, thread_number};
 const POLL_BATCH: usize = 16;
 
 /// Options of a completion queue. Start from [`CqOptions::new`] and set what differs.
+#[doc(alias = "ibv_cq_init_attr_ex")]
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CqOptions<'a> {
@@ -76,6 +77,8 @@ impl<'a> CqOptions<'a> {
 ///
 /// Completions of one queue pair are in order. In a context with several shards a queue has a ring
 /// for each shard, or for the one of its options, and polling takes from them in turn.
+#[doc(alias = "ibv_cq")]
+#[doc(alias = "ibv_destroy_cq")]
 #[derive(Clone)]
 pub struct Cq {
     inner: ForkArc<CqInner>,
@@ -143,6 +146,7 @@ impl Context {
     /// # Errors
     /// `Limit` if the capacities of all queues together exceed the configured limit; `Gone` after
     /// closing.
+    #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, capacity: usize) -> Result<Cq, CreateError> {
         self.create_cq_with(&CqOptions::new(capacity))
     }
@@ -152,6 +156,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`Context::create_cq`]; `OtherContext` if the channel is of another context.
+    #[doc(alias = "ibv_create_cq")]
     pub fn create_cq_on(&self, channel: &CompChannel, capacity: usize) -> Result<Cq, CreateError> {
         self.create_cq_with(&CqOptions::new(capacity).channel(channel))
     }
@@ -160,6 +165,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`Context::create_cq_on`]; `NoShard`; `QueueTooLong`.
+    #[doc(alias = "ibv_create_cq_ex")]
     pub fn create_cq_with(&self, options: &CqOptions<'_>) -> Result<Cq, CreateError> {
         Cq::new(self.inner(), options)
     }
@@ -356,6 +362,7 @@ impl Cq {
     ///
     /// # Errors
     /// [`ReqNotifyError`].
+    #[doc(alias = "ibv_req_notify_cq")]
     pub fn req_notify(&self, notify: Notify) -> Result<(), ReqNotifyError> {
         let target = self.inner.notify.as_ref().ok_or(ReqNotifyError::NoChannel)?;
         target.req_notify(notify);

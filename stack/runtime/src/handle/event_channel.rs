@@ -27,6 +27,8 @@ use crate::fork::{ForkArc, check_process, is_child};
 /// [`Qp::wait_event`]: crate::Qp::wait_event
 /// [`DriveMode::Helper`]: crate::DriveMode::Helper
 /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+#[doc(alias = "rdma_event_channel")]
+#[doc(alias = "rdma_destroy_event_channel")]
 #[derive(Clone)]
 pub struct EventChannel {
     context: ForkArc<ContextInner>,
@@ -40,6 +42,7 @@ impl Context {
     ///
     /// # Errors
     /// If the operating system has no file descriptor left, and in a child made by `fork`.
+    #[doc(alias = "rdma_create_event_channel")]
     pub fn event_channel(&self) -> std::io::Result<EventChannel> {
         check_process()?;
         let context = self.inner().clone();
@@ -69,6 +72,10 @@ impl EventChannel {
     }
 
     /// Removes and returns the oldest event. Does not wait and does not poll the shard.
+    #[doc(alias = "ibv_get_async_event")]
+    #[doc(alias = "ibv_ack_async_event")]
+    #[doc(alias = "rdma_get_cm_event")]
+    #[doc(alias = "rdma_ack_cm_event")]
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {
         // In a child of `fork` another thread may have held the lock.
@@ -80,6 +87,10 @@ impl EventChannel {
     /// immediately if the context is closed or has failed.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+    #[doc(alias = "ibv_get_async_event")]
+    #[doc(alias = "ibv_ack_async_event")]
+    #[doc(alias = "rdma_get_cm_event")]
+    #[doc(alias = "rdma_ack_cm_event")]
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
         if !self.context.can_sleep() || is_child() {

@@ -11,6 +11,7 @@ use crate::handle::qp::Qp;
 use crate::shard::{Backlog, PendingRequest, ShardControl};
 
 /// Listener for connection requests on a port, until it is dropped.
+#[doc(alias = "rdma_cm_id")]
 pub struct Listener {
     context: ForkArc<ContextInner>,
     port: u16,
@@ -25,6 +26,8 @@ impl Context {
     ///
     /// # Errors
     /// `PortInUse`; `NoResources` if no port is free; `Gone` after closing.
+    #[doc(alias = "rdma_listen")]
+    #[doc(alias = "rdma_bind_addr")]
     pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
         Listener::open(self.inner(), port, backlog, false)
     }
@@ -93,6 +96,7 @@ impl Listener {
     }
 
     /// TCP port, also where the stack has chosen it.
+    #[doc(alias = "rdma_get_src_port")]
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
@@ -100,6 +104,7 @@ impl Listener {
 
     /// Removes and returns the oldest request. Does not poll: for applications whose threads drive
     /// the shards. Costs a lock shared with the shards, some 20 ns.
+    #[doc(alias = "rdma_get_request")]
     #[must_use]
     pub fn next_request(&self) -> Option<ConnRequest> {
         self.pop()
@@ -111,6 +116,7 @@ impl Listener {
     /// [`Listener::next_request`] leaves them to it.
     ///
     /// [`DriveMode`]: crate::DriveMode
+    #[doc(alias = "rdma_get_request")]
     #[must_use]
     pub fn poll(&self) -> Option<ConnRequest> {
         self.pop().or_else(|| {
@@ -126,6 +132,7 @@ impl Listener {
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     /// [`Context::ring_pair`]: crate::Context::ring_pair
+    #[doc(alias = "rdma_get_request")]
     #[must_use]
     pub fn accept_timeout(&self, timeout: Duration) -> Option<ConnRequest> {
         let Self { context, backlog, .. } = self;
@@ -158,6 +165,7 @@ impl Drop for Listener {
 }
 
 /// Connection request of an initiator. Dropping it unanswered rejects it.
+#[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
 pub struct ConnRequest {
     context: ForkArc<ContextInner>,
     shard: usize,
@@ -187,6 +195,7 @@ impl ConnRequest {
     /// queue pair is of another context; `WrongShard` if it belongs to another shard than the
     /// request; `CqOverrun` if one of its completion queues has overrun.
     /// On error the request is rejected.
+    #[doc(alias = "rdma_accept")]
     pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Result<(), CmError> {
         if !qp.belongs_to(&self.context) {
             return Err(CmError::OtherContext);
@@ -208,6 +217,7 @@ impl ConnRequest {
     ///
     /// # Errors
     /// `PrivateDataTooLong`, `Gone` if the initiator has given up in the meantime.
+    #[doc(alias = "rdma_reject")]
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), CmError> {
         self.send_reject(ReadDepths::default(), private_data)
     }

@@ -34,6 +34,7 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 /// application advertises address, STag and length to the peer: the protocol has no message for
 /// that.
 // req: RDMAP-011, DDP-008
+#[doc(alias = "ibv_mr")]
 pub struct Mr {
     pd: Pd,
     stag: Stag,
@@ -110,6 +111,10 @@ impl Pd {
     /// # Errors
     /// [`MemoryError::Register`] if the region table is full, [`MemoryError::Limit`]; both return
     /// the buffer.
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "rdma_reg_msgs")]
+    #[doc(alias = "rdma_reg_read")]
+    #[doc(alias = "rdma_reg_write")]
     pub fn register(&self, buffer: Buffer, access: Access) -> Result<Mr, RegisterRefused> {
         self.register_buffer(self.id().into(), buffer, access)
     }
@@ -121,6 +126,7 @@ impl Pd {
     /// # Errors
     /// As [`Pd::register`]; [`MemoryError::Foreign`] if the queue pair is of another domain or
     /// context.
+    #[doc(alias = "ibv_reg_mr")]
     pub fn register_for(
         &self,
         qp: &Qp,
@@ -156,6 +162,7 @@ impl Pd {
     /// connected or requests that name them are outstanding: they change at any moment. Nor may one
     /// be used across a call of a method of the region that copies to or from it, or be passed to
     /// one: `region.read(0, &mut the_registered_bytes)` is undefined.
+    #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_raw(
         &self,
         start: *mut u8,
@@ -244,6 +251,7 @@ impl Mr {
     ///
     /// # Panics
     /// If the range is not within the region.
+    #[doc(alias = "ibv_sge")]
     #[must_use]
     pub fn sge(&self, offset: usize, len: u32) -> Sge {
         let piece = self.span.slice(offset, len as usize);
@@ -337,6 +345,7 @@ impl Mr {
     /// # Panics
     /// Never: a region can be enabled as long as it exists.
     // req: RDMAP-007, RDMAP-280
+    #[doc(alias = "ibv_rereg_mr")]
     pub fn enable(&mut self, access: Access) -> Stag {
         if is_child() {
             return self.stag;
@@ -354,6 +363,8 @@ impl Mr {
     }
 
     /// Deregisters and returns the buffer; `None` if the memory is the caller's.
+    #[doc(alias = "ibv_dereg_mr")]
+    #[doc(alias = "rdma_dereg_mr")]
     #[must_use]
     pub fn deregister(mut self) -> Option<Buffer> {
         self.release();

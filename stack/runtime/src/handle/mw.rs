@@ -23,6 +23,7 @@ use crate::handle::pd::Pd;
 /// It does not keep memory alive: its region may be dropped at any time.
 ///
 /// [`Post::invalidate`]: crate::Post::invalidate
+#[doc(alias = "ibv_mw")]
 pub struct Mw {
     pd: Pd,
     /// STag of the latest bind request.
@@ -37,6 +38,7 @@ impl Pd {
     ///
     /// # Errors
     /// [`MemoryError::Register`] if the region table is full; `Gone` in a child made by `fork`.
+    #[doc(alias = "ibv_alloc_mw")]
     pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
         // In a child the lock of the table may have been held at the fork.
         if is_child() {
@@ -69,6 +71,8 @@ impl Mw {
     /// # Panics
     /// If the range is not within the region.
     // req: RDMAP-283
+    #[doc(alias = "ibv_bind_mw")]
+    #[doc(alias = "ibv_mw_bind_info")]
     #[must_use]
     pub fn bind(
         &mut self,
@@ -90,6 +94,7 @@ impl Mw {
     /// Revokes the window, whatever its queue pair does: after this no memory is accessible through
     /// it, and queued requests to bind it fail. Waits until no poll uses it any more. True if it
     /// was bound.
+    #[doc(alias = "ibv_dealloc_mw")]
     pub fn revoke(&mut self) -> bool {
         if is_child() {
             return false;

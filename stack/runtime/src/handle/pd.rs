@@ -7,6 +7,8 @@ use crate::fork::{ForkArc, is_child};
 
 /// Protection domain: its queue pairs can access only its own regions. Clones refer to the same
 /// one.
+#[doc(alias = "ibv_pd")]
+#[doc(alias = "ibv_dealloc_pd")]
 #[derive(Clone)]
 pub struct Pd {
     inner: ForkArc<PdInner>,
@@ -30,6 +32,7 @@ impl Context {
     ///
     /// # Panics
     /// With 2^32 of them in use.
+    #[doc(alias = "ibv_alloc_pd")]
     #[must_use]
     pub fn alloc_pd(&self) -> Pd {
         let context = self.inner().clone();

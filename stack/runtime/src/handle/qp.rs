@@ -41,6 +41,9 @@ pub use post::{Post, PostRefused, SendRequest};
 /// In a context with several shards its connection belongs to one of them: that of its options, its
 /// completion queues or its shared receive queue, if one of these is of a single shard; otherwise
 /// that of the request it accepts, or one that [`Qp::connect`] chooses.
+#[doc(alias = "ibv_qp")]
+#[doc(alias = "ibv_destroy_qp")]
+#[doc(alias = "rdma_cm_id")]
 pub struct Qp {
     shared: Arc<QpShared>,
     pd: Pd,
@@ -61,6 +64,8 @@ impl Pd {
     ///
     /// # Errors
     /// [`CreateError`].
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "rdma_create_qp")]
     pub fn create_qp(&self, options: &QpOptions<'_>) -> Result<Qp, CreateError> {
         Qp::create(self, options)
     }
@@ -197,6 +202,7 @@ impl Qp {
     }
 
     /// Returns the state that the shard last published. One load.
+    #[doc(alias = "ibv_query_qp")]
     #[must_use]
     pub fn state(&self) -> QpState {
         self.shared.state()
@@ -272,6 +278,9 @@ impl Qp {
     ///
     /// # Errors
     /// [`CmError`]; nothing was sent. `CqOverrun` if one of its completion queues has overrun.
+    #[doc(alias = "rdma_connect")]
+    #[doc(alias = "rdma_resolve_addr")]
+    #[doc(alias = "rdma_resolve_route")]
     pub fn connect(&self, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
         if self.overrun_cq().is_some() {
             return Err(CmError::CqOverrun);
@@ -295,6 +304,7 @@ impl Qp {
     /// [`ConnEvent::Disconnected`]: crate::ConnEvent::Disconnected
     /// [`EndReason::Local`]: crate::EndReason::Local
     /// [`Config::linger`]: crate::Config::linger
+    #[doc(alias = "rdma_disconnect")]
     pub fn close(&self) -> Result<(), CmError> {
         self.close_with(false)
     }
@@ -323,6 +333,7 @@ impl Qp {
     ///
     /// # Errors
     /// `Gone` if it has no connection, or after the context was closed.
+    #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.control(|engine, now, qp| engine.disconnect(now, qp))
     }
@@ -333,6 +344,7 @@ impl Qp {
     ///
     /// # Errors
     /// `Gone` after the context was closed.
+    #[doc(alias = "ibv_modify_qp")]
     pub fn to_error(&self) -> Result<(), CmError> {
         match self.bind_to_any() {
             // It ends in the shard to which it is given.

@@ -22,6 +22,8 @@ use crate::threads::thread_number;
 
 /// Options of a shared receive queue (`ibv_srq_init_attr`). Start from [`SrqOptions::new`] and set
 /// what differs.
+#[doc(alias = "ibv_srq_init_attr")]
+#[doc(alias = "ibv_srq_attr")]
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct SrqOptions {
@@ -56,6 +58,8 @@ impl SrqOptions {
 /// A message that finds the queue empty ends its connection, as with a receive queue of a single
 /// queue pair. [`Srq::arm`] reports a low level in advance, with the queue pair of the largest
 /// consumption; [`Srq::cap`] limits how many each queue pair may hold.
+#[doc(alias = "ibv_srq")]
+#[doc(alias = "ibv_destroy_srq")]
 #[derive(Clone)]
 pub struct Srq {
     inner: ForkArc<SrqInner>,
@@ -81,6 +85,7 @@ impl Pd {
     ///
     /// # Errors
     /// [`CreateError`].
+    #[doc(alias = "ibv_create_srq")]
     pub fn create_srq(&self, max_wr: usize) -> Result<Srq, CreateError> {
         self.create_srq_with(&SrqOptions::new(max_wr))
     }
@@ -89,6 +94,7 @@ impl Pd {
     ///
     /// # Errors
     /// As [`Pd::create_srq`]; `NoShard`; `RequestTooLong`.
+    #[doc(alias = "ibv_create_srq")]
     pub fn create_srq_with(&self, options: &SrqOptions) -> Result<Srq, CreateError> {
         let &SrqOptions { max_wr, max_sge, shard } = options;
         let context = self.context().clone();
@@ -162,6 +168,8 @@ impl Srq {
     ///
     /// # Errors
     /// `NoSuchSrq` after the context was closed.
+    #[doc(alias = "ibv_modify_srq")]
+    #[doc(alias = "IBV_SRQ_LIMIT")]
     pub fn arm(&self, limit: usize) -> Result<(), SrqError> {
         // The limit is that of all shards; one of them raises it.
         self.inner.control(|engine, id| engine.arm_srq(id, limit))
@@ -181,6 +189,7 @@ impl Srq {
     }
 
     /// Removes and returns the oldest limit event. Does not poll the shard.
+    #[doc(alias = "IBV_EVENT_SRQ_LIMIT_REACHED")]
     #[must_use]
     pub fn next_limit(&self) -> Option<SrqLimit> {
         // In a child of `fork` another thread may have been adding one, which this would wait for.

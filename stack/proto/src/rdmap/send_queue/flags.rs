@@ -2,6 +2,7 @@
 
 /// Properties of a send request (verbs: `ibv_send_flags`). Fence, signaled, solicited and inline
 /// have the bits that verbs gives them.
+#[doc(alias = "ibv_send_flags")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendFlags(u8);
 
@@ -9,10 +10,13 @@ impl SendFlags {
     /// None.
     pub const NONE: Self = Self(0);
     /// Starts when all earlier Reads and atomic operations have completed (`IBV_SEND_FENCE`).
+    #[doc(alias = "IBV_SEND_FENCE")]
     pub const FENCE: Self = Self(1);
     /// Success is reported too; errors always are (`IBV_SEND_SIGNALED`).
+    #[doc(alias = "IBV_SEND_SIGNALED")]
     pub const SIGNALED: Self = Self(2);
     /// With Solicited Event (`IBV_SEND_SOLICITED`).
+    #[doc(alias = "IBV_SEND_SOLICITED")]
     pub const SOLICITED: Self = Self(4);
     /// The payload is inline (`IBV_SEND_INLINE`).
     pub(in crate::rdmap) const INLINE: Self = Self(8);

@@ -35,16 +35,19 @@ const REVISION_MAX: u16 = 2;
 /// assert_eq!((param.ird, param.private_data.as_slice()), (4, &b"hello"[..]));
 /// # Ok::<(), ferrowarp_proto::bounded_vec::LengthError>(())
 /// ```
+#[doc(alias = "rdma_conn_param")]
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ConnParam {
     /// IRD: RDMA Reads and atomic operations of the peer that are served at a time, at most 128. 0:
     /// none, whatever the peer's ORD.
+    #[doc(alias = "responder_resources")]
     pub ird: u16,
     /// Limit up to which `ird` is raised to the peer's ORD (revision 2, RFC 6581 section 9.1), at
     /// most 128. A value up to `ird` never raises it.
     pub ird_max: u16,
     /// ORD: local RDMA Reads and atomic operations outstanding at a time, at most 128.
+    #[doc(alias = "initiator_depth")]
     pub ord: u16,
     /// Requests CRCs. A request by either end enables them in both directions.
     pub crc: bool,

@@ -40,6 +40,7 @@ impl Cq {
     /// those of others were shrunk, these get their former capacity back; a ring that overran
     /// meanwhile has overrun. `Limit` as for [`Context::create_cq`](crate::Context::create_cq),
     /// where the additional entries count alone; `TooLong`; `Gone`.
+    #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, entries: usize) -> Result<(), ResizeError> {
         self.inner.resize(entries)
     }

@@ -11,6 +11,8 @@ use crate::limits::check_request;
 
 /// Options of a queue pair (`ibv_qp_init_attr`). Start from [`QpOptions::new`] and set what
 /// differs.
+#[doc(alias = "ibv_qp_init_attr")]
+#[doc(alias = "ibv_qp_cap")]
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct QpOptions<'a> {

@@ -35,6 +35,7 @@ use crate::handle::mr::RemoteAddr;
 /// # Ok(())
 /// # }
 /// ```
+#[doc(alias = "ibv_qp_ex")]
 #[must_use = "requests are posted by its methods"]
 pub struct Post<'q> {
     qp: &'q Qp,
@@ -49,6 +50,7 @@ pub struct Post<'q> {
 
 /// A request was refused, and all that followed it. The first `posted` of them were posted, counted
 /// since the guard was made or rung.
+#[doc(alias = "bad_wr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error} (after {posted} requests)")]
 #[non_exhaustive]
@@ -62,6 +64,7 @@ pub struct PostRefused {
 
 /// A send request that was posted, and can still be changed (verbs: `ibv_send_wr`). Unless it is
 /// [`SendRequest::signaled`] only its failure is reported.
+#[doc(alias = "ibv_send_wr")]
 pub struct SendRequest<'p, 'q> {
     post: &'p mut Post<'q>,
     /// Its place in the queue; `None` if it was refused.
@@ -103,6 +106,8 @@ impl<'q> Post<'q> {
 
     /// A Send of bytes that are copied into the request (`IBV_SEND_INLINE`): at most
     /// [`QpOptions::max_inline_data`](crate::QpOptions::max_inline_data).
+    #[doc(alias = "ibv_wr_set_inline_data")]
+    #[doc(alias = "IBV_SEND_INLINE")]
     #[inline(always)]
     pub fn send_inline(&mut self, message: &[u8]) -> SendRequest<'_, 'q> {
         self.send(WqePayload::Inline(message))
@@ -120,6 +125,8 @@ impl<'q> Post<'q> {
     }
 
     /// An RDMA Write of bytes that are copied into the request; as [`Post::send_inline`].
+    #[doc(alias = "ibv_wr_set_inline_data")]
+    #[doc(alias = "IBV_SEND_INLINE")]
     #[inline(always)]
     pub fn write_inline(
         &mut self,
@@ -149,6 +156,7 @@ impl<'q> Post<'q> {
     }
 
     /// Immediate Data: consumes a receive of the peer and writes nothing to it. RFC 7306.
+    #[doc(alias = "ibv_wr_send_imm")]
     #[inline(always)]
     pub fn immediate(&mut self, data: ImmediateData) -> SendRequest<'_, 'q> {
         let mut place = None;
@@ -341,6 +349,7 @@ impl SendRequest<'_, '_> {
     }
 
     /// Its success is reported too (`IBV_SEND_SIGNALED`); errors always are.
+    #[doc(alias = "IBV_SEND_SIGNALED")]
     #[inline(always)]
     pub fn signaled(self) -> Self {
         self.with(SendFlags::SIGNALED)
@@ -348,12 +357,14 @@ impl SendRequest<'_, '_> {
 
     /// It starts only when all earlier RDMA Reads and atomic operations have completed
     /// (`IBV_SEND_FENCE`).
+    #[doc(alias = "IBV_SEND_FENCE")]
     #[inline(always)]
     pub fn fence(self) -> Self {
         self.with(SendFlags::FENCE)
     }
 
     /// Requests a solicited event at the peer (`IBV_SEND_SOLICITED`): of a Send or Immediate Data.
+    #[doc(alias = "IBV_SEND_SOLICITED")]
     #[inline(always)]
     pub fn solicited(self) -> Self {
         self.with(SendFlags::SOLICITED)
@@ -361,6 +372,7 @@ impl SendRequest<'_, '_> {
 
     /// Makes a Send one with Invalidate (`IBV_WR_SEND_WITH_INV`): this STag of the peer is
     /// invalidated before delivery. Of other operations it changes nothing.
+    #[doc(alias = "ibv_wr_send_inv")]
     #[inline(always)]
     pub fn with_invalidate(self, stag: Stag) -> Self {
         self.change(|queue, place| queue.set_invalidate(place, stag))

@@ -9,6 +9,8 @@ use crate::fork::is_child;
 
 impl Qp {
     /// Removes and returns the oldest event. Does not poll the shard.
+    #[doc(alias = "rdma_get_cm_event")]
+    #[doc(alias = "rdma_ack_cm_event")]
     #[must_use]
     pub fn next_event(&self) -> Option<ConnEvent> {
         // In a child of `fork` another thread may have held the lock.
@@ -48,6 +50,7 @@ impl Qp {
     ///
     /// [`Context::ring_pair`]: crate::Context::ring_pair
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
+    #[doc(alias = "RDMA_CM_EVENT_ESTABLISHED")]
     pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
         self.context()
             .wait_for(self.event(), self.shared.source(), timeout, || self.next_outcome())
@@ -65,6 +68,8 @@ impl Qp {
     }
 
     /// Waits for the next event, as [`Qp::wait_established`] does.
+    #[doc(alias = "rdma_get_cm_event")]
+    #[doc(alias = "rdma_ack_cm_event")]
     #[must_use]
     pub fn wait_event(&self, timeout: Duration) -> Option<ConnEvent> {
         let source = self.shared.source();
