@@ -14,7 +14,8 @@
 //! | [`DriveMode::Dedicated`] | A thread pinned to a core |
 //! | [`DriveMode::Helper`] | A helper thread that takes over while you do not poll |
 //!
-//! The [guide] leads you through all of this with an example for each step.
+//! The [guide] leads you through all of this with an example for each step. If you know verbs and
+//! librdmacm, [porting] has the counterpart of each call.
 //!
 //! Two features are off by default. `tokio` adds the module `asynchronous`: tasks that wait for
 //! completions and events. `static` links DPDK's archives into the program instead of its shared
@@ -190,6 +191,7 @@ pub mod guide;
 mod handle;
 mod limits;
 mod memory;
+pub mod porting;
 mod shard;
 mod tcp;
 mod threads;

@@ -4,6 +4,7 @@ mod coverage;
 mod dependencies;
 mod documents;
 mod packages;
+mod porting;
 mod scripts;
 mod test_targets;
 mod tidy;

@@ -1,0 +1,352 @@
+//! Porting from verbs and librdmacm: each call next to its counterpart.
+//!
+//! Names and behavior follow verbs, and a search for a name such as `ibv_req_notify_cq` finds its
+//! counterpart. The tables go through a program from start to end. The code after each table has
+//! all of its calls.
+//!
+//! # Differences
+//!
+//! - *You drive the stack.* No card does the work: a thread must, and by default your polling calls
+//!   do ([`DriveMode`]).
+//! - *Only reliable connections.* There are no datagrams, no address handles and no GRH: a receive
+//!   buffer begins with the message. Peers are IP addresses and TCP ports. GIDs, LIDs, partition
+//!   keys and paths do not exist.
+//! - *One key.* `lkey` and `rkey` of a region are the same [`Stag`]. It is random, and a window
+//!   gets a new one with each binding. You never compute one. [`RemoteMr`] carries address, length
+//!   and STag to the peer.
+//! - *Access rights.* The local stack may always read a region. Remote rights of a region do not
+//!   need [`Access::LOCAL_WRITE`]. The sink of an RDMA Read needs only that right.
+//! - *Inline data.* A request is encoded once into the send queue, inline data with it. You may
+//!   reuse the source at once. 96 bytes fit by default, and [`INLINE_LEN_MAX`] at most
+//!   ([`QpOptions::max_inline_data`]).
+//! - *Immediate data is a message.* It has eight bytes (RFC 7306). [`immediate_u32`] makes them of
+//!   the four bytes that verbs has. [`Post::write_immediate`] is `IBV_WR_RDMA_WRITE_WITH_IMM`. A
+//!   Send carries no immediate data: instead of `IBV_WR_SEND_WITH_IMM` post a Send and then
+//!   [`Post::immediate`]. They consume two receives.
+//! - *No receiver-not-ready.* A Send that finds no receive ends the connection. `rnr_retry_count`
+//!   and `retry_count` have no counterpart: TCP retransmits.
+//! - *Signaling.* There is no `sq_sig_all`: [`SendRequest::signaled`] marks each request that is to
+//!   have a completion.
+//! - *A queue pair serves one connection.* Connecting moves it through its states. Only the step to
+//!   the error state is a call.
+//! - *No acknowledgment of events.* You own each event that you take.
+//! - *Any order of clean-up.* A handle keeps alive what it needs. Dropping it is the destroy call.
+//! - *No fork initialization.* Registered memory needs no `ibv_fork_init`. A child calls `exec` or
+//!   `_exit` ([`Context`], *Fork*).
+//! - *Errors.* A call returns a `Result`. [`PostRefused`] has the number of requests that were
+//!   posted, where verbs has `bad_wr`.
+//!
+//! # Device and memory
+//!
+//! | verbs | ferrowarp |
+//! |---|---|
+//! | `ibv_fork_init` | none |
+//! | `ibv_get_device_list` | none: you name the device ([`DeviceSpec`](device::DeviceSpec)) |
+//! | `ibv_open_device` | `Context::open(config)?` |
+//! | `ibv_query_device` | `context.config()` has the limits |
+//! | `ibv_query_port` | `context.link_is_up()`, `context.capabilities().mtu` |
+//! | `ibv_close_device` | `context.close()` |
+//! | `ibv_alloc_pd` | `context.alloc_pd()` |
+//! | `ibv_dealloc_pd` | `drop(pd)` |
+//! | `ibv_reg_mr` | `pd.register(buffer, Access::REMOTE_WRITE)?` |
+//! | the same, for your own memory | `pd.register_raw(start, len, Access::LOCAL_WRITE)?` |
+//! | `ibv_rereg_mr` with new access rights | `mr.enable(Access::REMOTE_READ)` |
+//! | `ibv_dereg_mr` | `mr.deregister()` returns the buffer |
+//! | `mr->lkey`, `mr->rkey` | `mr.lkey()`, `mr.rkey()`; `mr.remote()` for the peer |
+//! | `ibv_alloc_mw` | `pd.allocate_window()?` |
+//! | `ibv_bind_mw` | `mw.bind(&mr, 0, 64, Access::REMOTE_READ, false)`, and post it |
+//! | `ibv_dealloc_mw` | `drop(mw)`; `mw.revoke()` only unbinds |
+//!
+//! ```no_run
+//! # use ferrowarp::*;
+//! # fn device(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+//! let context = Context::open(config)?;
+//! assert!(context.config().qps_max > 0);
+//! assert!(context.link_is_up() && context.capabilities().mtu >= 1500);
+//! let pd = context.alloc_pd();
+//! let buffer = context.allocate(4096)?;
+//! let mut mr = pd.register(buffer, Access::REMOTE_WRITE)?;
+//! assert_eq!(mr.lkey(), mr.rkey());
+//! let for_the_peer = mr.remote().to_bytes();
+//! mr.enable(Access::REMOTE_READ);
+//! let mut mw = pd.allocate_window()?;
+//! let bind = mw.bind(&mr, 0, 64, Access::REMOTE_READ, false);
+//! mw.revoke();
+//! drop(mw);
+//! let buffer = mr.deregister();
+//! drop(pd);
+//! context.close();
+//! # let _ = (for_the_peer, bind, buffer);
+//! # Ok(())
+//! # }
+//! # fn own(pd: &Pd, start: *mut u8, len: usize) -> Result<Mr, MemoryError> {
+//! // SAFETY: the memory stays mapped and nobody borrows it.
+//! let mr = unsafe { pd.register_raw(start, len, Access::LOCAL_WRITE)? };
+//! # Ok(mr)
+//! # }
+//! ```
+//!
+//! # Queues
+//!
+//! | verbs | ferrowarp |
+//! |---|---|
+//! | `ibv_create_comp_channel` | `context.create_comp_channel()?` |
+//! | `ibv_create_cq` | `context.create_cq(64)?` |
+//! | the same, with a channel | `context.create_cq_on(&channel, 64)?` |
+//! | `ibv_resize_cq` | `cq.resize(128)?` |
+//! | `ibv_create_srq` | `pd.create_srq(32)?` |
+//! | the same, with attributes | `pd.create_srq_with(&SrqOptions::new(32).max_sge(2))?` |
+//! | `ibv_modify_srq` with `IBV_SRQ_LIMIT` | `srq.arm(8)?` |
+//! | `ibv_create_qp`, `rdma_create_qp` | `pd.create_qp(&QpOptions::new(&cq).srq(&srq))?` |
+//! | the same, with a capacity | `QpOptions::new(&cq).max_send_wr(128).max_send_sge(2)` |
+//! | `ibv_modify_qp` to INIT, RTR, RTS | none: the connection does it |
+//! | `ibv_modify_qp` to ERR | `qp.to_error()?` |
+//! | `ibv_query_qp` | `qp.state()` |
+//! | `ibv_destroy_qp`, `rdma_destroy_qp` | `drop(qp)` |
+//! | `ibv_destroy_srq`, `ibv_destroy_cq` | `drop(srq)`, `drop(cq)` |
+//!
+//! | `ibv_qp_state` | ferrowarp |
+//! |---|---|
+//! | `IBV_QPS_RESET`, `IBV_QPS_INIT` | `QpState::Idle` |
+//! | `IBV_QPS_RTR` | `QpState::Connecting` |
+//! | `IBV_QPS_RTS` | `QpState::Rts` |
+//! | `IBV_QPS_SQD` | `QpState::Closing`: no new requests |
+//! | `IBV_QPS_ERR`, `IBV_QPS_SQE` | `QpState::Error` |
+//!
+//! ```no_run
+//! # use ferrowarp::*;
+//! # fn queues(context: &Context, pd: &Pd) -> Result<(), Box<dyn std::error::Error>> {
+//! let channel = context.create_comp_channel()?;
+//! let cq = context.create_cq_on(&channel, 64)?;
+//! cq.resize(128)?;
+//! let srq = pd.create_srq_with(&SrqOptions::new(32).max_sge(2))?;
+//! srq.arm(8)?;
+//! let qp = pd.create_qp(&QpOptions::new(&cq).srq(&srq))?;
+//! let text = match qp.state() {
+//!     QpState::Idle => "created",
+//!     QpState::Connecting => "being connected",
+//!     QpState::Rts => "connected",
+//!     QpState::Closing => "being closed",
+//!     QpState::Error => "ended",
+//! };
+//! qp.to_error()?;
+//! drop(qp);
+//! drop(srq);
+//! drop(cq);
+//! // Without a channel, and with other lengths of requests.
+//! let (cq, srq) = (context.create_cq(64)?, pd.create_srq(32)?);
+//! let options = QpOptions::new(&cq).max_send_wr(128).max_send_sge(2);
+//! let qp = pd.create_qp(&options)?;
+//! # let _ = (text, srq, qp);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Requests
+//!
+//! | verbs | ferrowarp |
+//! |---|---|
+//! | `ibv_post_send`, `ibv_wr_start` | `qp.post()`, and the requests follow |
+//! | `ibv_wr_complete` | `post.ring()?` |
+//! | `IBV_WR_SEND` | `post.send(mr.sge(0, 8))` |
+//! | `IBV_WR_SEND_WITH_INV` | `post.send(mr.sge(0, 8)).with_invalidate(stag)` |
+//! | `IBV_WR_SEND_WITH_IMM` | `post.immediate(*b"8 bytes.")`, after a Send |
+//! | `IBV_WR_RDMA_WRITE` | `post.write(mr.sge(0, 8), remote)` |
+//! | `IBV_WR_RDMA_WRITE_WITH_IMM` | `post.write_immediate(mr.sge(0, 8), remote, data)` |
+//! | `imm_data` | `immediate_u32(7)` |
+//! | `IBV_WR_RDMA_READ` | `post.read(mr.sge(8, 8), remote)` |
+//! | `IBV_WR_ATOMIC_FETCH_AND_ADD` | `post.atomic(AtomicOp::fetch_add(1), sink, remote)` |
+//! | `IBV_WR_ATOMIC_CMP_AND_SWP` | `post.atomic(AtomicOp::cmp_swap(1, 2), sink, remote)` |
+//! | `IBV_WR_BIND_MW` | `post.bind(bind)` |
+//! | `IBV_WR_LOCAL_INV` | `post.invalidate(stag)` |
+//! | `IBV_SEND_INLINE` | `post.send_inline(b"hello")`, `post.write_inline(b"hello", remote)` |
+//! | `wr_id` | `.wr_id(1)` |
+//! | `IBV_SEND_SIGNALED`, `IBV_SEND_FENCE` | `.signaled()`, `.fence()` |
+//! | `IBV_SEND_SOLICITED` | `.solicited()` |
+//! | several entries in `sg_list` | `post.send(&[mr.sge(0, 8), mr.sge(64, 8)])` |
+//! | `ibv_post_recv` | `qp.post_recv(9, mr.sge(0, 64))?` |
+//! | `ibv_post_srq_recv` | `srq.post_recv(9, mr.sge(0, 64))?` |
+//!
+//! ```no_run
+//! # use ferrowarp::*;
+//! # fn requests(qp: &Qp, srq: &Srq, mr: &Mr, remote: RemoteMr, bind: Bind, stag: Stag)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! qp.post_recv(9, mr.sge(0, 64))?;
+//! srq.post_recv(9, mr.sge(0, 64))?;
+//! let mut post = qp.post();
+//! post.send(mr.sge(0, 8)).wr_id(1).signaled().solicited();
+//! post.send(mr.sge(0, 8)).with_invalidate(stag);
+//! post.send(&[mr.sge(0, 8), mr.sge(64, 8)]);
+//! post.send_inline(b"hello");
+//! post.immediate(*b"8 bytes.");
+//! post.write(mr.sge(0, 8), remote);
+//! post.write_inline(b"hello", remote);
+//! let data = immediate_u32(7);
+//! post.write_immediate(mr.sge(0, 8), remote, data);
+//! post.read(mr.sge(8, 8), remote);
+//! let sink = mr.sge(8, 8);
+//! post.atomic(AtomicOp::fetch_add(1), sink, remote);
+//! post.atomic(AtomicOp::cmp_swap(1, 2), sink, remote).fence();
+//! post.bind(bind);
+//! post.invalidate(stag);
+//! post.ring()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Completions
+//!
+//! | verbs | ferrowarp |
+//! |---|---|
+//! | `ibv_poll_cq` | `cq.poll(&mut wcs)` |
+//! | `ibv_req_notify_cq` | `cq.req_notify(Notify::Next)?` |
+//! | the same, `solicited_only` | `cq.req_notify(Notify::Solicited)?` |
+//! | `ibv_get_cq_event`, `ibv_ack_cq_events` | `channel.wait(timeout)` |
+//! | `wc.qp_num` | `wc.qp == qp.id()` |
+//! | `wc.wr_id`, `wc.opcode`, `wc.byte_len` | `wc.wr_id`, `wc.opcode`, `wc.byte_len` |
+//! | `wc.imm_data` | `wc.immediate`, `wc.immediate_u32()` |
+//! | `wc.invalidated_rkey` | `wc.invalidated` |
+//! | `wc.vendor_err` | `wc.vendor_err` has the error of the connection |
+//! | `ibv_wc_status_str` | `wc.status.to_string()` |
+//!
+//! | `ibv_wc_status` | ferrowarp |
+//! |---|---|
+//! | `IBV_WC_SUCCESS` | `WcStatus::Success` |
+//! | `IBV_WC_LOC_PROT_ERR` | `WcStatus::LocalProtection` |
+//! | `IBV_WC_LOC_LEN_ERR` | `WcStatus::LocalLength` |
+//! | `IBV_WC_MW_BIND_ERR` | `WcStatus::Bind` |
+//! | `IBV_WC_REM_ACCESS_ERR` | `WcStatus::RemoteAccess` |
+//! | `IBV_WC_REM_OP_ERR`, `IBV_WC_REM_INV_REQ_ERR` | `WcStatus::RemoteOperation` |
+//! | `IBV_WC_WR_FLUSH_ERR` | `WcStatus::Flushed` |
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use ferrowarp::*;
+//! # fn completions(cq: &Cq, qp: &Qp, channel: &CompChannel, timeout: Duration)
+//! # -> Result<(), ReqNotifyError> {
+//! let mut wcs = [Wc::default(); 16];
+//! for wc in cq.poll(&mut wcs) {
+//!     assert!(wc.qp == qp.id());
+//!     let name = match wc.status {
+//!         WcStatus::Success => "IBV_WC_SUCCESS",
+//!         WcStatus::LocalProtection => "IBV_WC_LOC_PROT_ERR",
+//!         WcStatus::LocalLength => "IBV_WC_LOC_LEN_ERR",
+//!         WcStatus::Bind => "IBV_WC_MW_BIND_ERR",
+//!         WcStatus::RemoteAccess => "IBV_WC_REM_ACCESS_ERR",
+//!         WcStatus::RemoteOperation => "IBV_WC_REM_OP_ERR",
+//!         WcStatus::Flushed => "IBV_WC_WR_FLUSH_ERR",
+//!         _ => "unknown",
+//!     };
+//!     println!("{name}: {} ({:#x})", wc.status.to_string(), wc.vendor_err);
+//!     println!("{} {:?} {}", wc.wr_id, wc.opcode, wc.byte_len);
+//!     println!("{:?} {:?} {:?}", wc.immediate, wc.immediate_u32(), wc.invalidated);
+//! }
+//! cq.req_notify(Notify::Solicited)?;
+//! cq.req_notify(Notify::Next)?;
+//! let notified: Option<CqId> = channel.wait(timeout);
+//! # let _ = notified;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Connections
+//!
+//! | librdmacm | ferrowarp |
+//! |---|---|
+//! | `rdma_create_id` | none: a [`Qp`] has its connection, a [`Listener`] its port |
+//! | `rdma_resolve_addr`, `rdma_resolve_route` | none: [`Config`] has addresses and routes |
+//! | `rdma_bind_addr`, `rdma_listen` | `context.listen(4791, 8)?` |
+//! | `rdma_get_request` | `listener.accept_timeout(timeout)`, `listener.poll()` |
+//! | `rdma_accept` | `request.accept(&qp, param)?` |
+//! | `rdma_reject` | `request.reject(b"busy")?` |
+//! | `rdma_connect` | `qp.connect(remote, param)?` |
+//! | `rdma_conn_param` | `ConnParam::new().ird(4).ord(4).private_data("hello")?` |
+//! | `rdma_get_src_port` | `listener.port()` |
+//! | `rdma_disconnect` | `qp.close()?` executes the posted requests first |
+//! | the same, and flush | `qp.disconnect()?` |
+//!
+//! ```no_run
+//! # use std::net::SocketAddr;
+//! # use std::time::Duration;
+//! # use ferrowarp::*;
+//! # fn passive(context: &Context, qp: Qp, timeout: Duration)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! let listener = context.listen(4791, 8)?;
+//! assert_eq!(listener.port(), 4791);
+//! let param = ConnParam::new().ird(4).ord(4).private_data("hello")?;
+//! if let Some(request) = listener.accept_timeout(timeout) {
+//!     request.accept(&qp, param)?;
+//! }
+//! if let Some(request) = listener.poll() {
+//!     request.reject(b"busy")?;
+//! }
+//! qp.close()?;
+//! # Ok(())
+//! # }
+//! # fn active(qp: Qp, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
+//! qp.connect(remote, param)?;
+//! qp.disconnect()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Events
+//!
+//! A queue pair has events of its connection ([`ConnEvent`]). The channel of the context names all
+//! sources of events ([`AsyncEvent`]).
+//!
+//! | verbs, librdmacm | ferrowarp |
+//! |---|---|
+//! | `rdma_create_event_channel` | `context.event_channel()?` |
+//! | `rdma_get_cm_event`, `rdma_ack_cm_event` | `qp.wait_event(timeout)`, `qp.next_event()` |
+//! | the same, to connect | `qp.wait_established(timeout)?` |
+//! | `RDMA_CM_EVENT_CONNECT_REQUEST` | `AsyncEvent::ConnectRequest { .. }` |
+//! | `RDMA_CM_EVENT_ESTABLISHED` | `ConnEvent::Established { .. }` |
+//! | `RDMA_CM_EVENT_REJECTED` | `ConnEvent::ConnectFailed { error: ConnectError::Rejected, .. }` |
+//! | `RDMA_CM_EVENT_UNREACHABLE` | `ConnEvent::ConnectFailed { .. }` |
+//! | `RDMA_CM_EVENT_CONNECT_ERROR` | `ConnEvent::ConnectFailed { .. }` |
+//! | `RDMA_CM_EVENT_DISCONNECTED` | `ConnEvent::Disconnected { .. }` |
+//! | `RDMA_CM_EVENT_ADDR_RESOLVED` | none, and none for the route |
+//! | `RDMA_CM_EVENT_TIMEWAIT_EXIT` | none |
+//! | `RDMA_CM_EVENT_DEVICE_REMOVAL` | `AsyncEvent::Failed` |
+//! | `ibv_get_async_event`, `ibv_ack_async_event` | `events.wait(timeout)`, `events.next_event()` |
+//! | `IBV_EVENT_DEVICE_FATAL` | `AsyncEvent::Failed` |
+//! | `IBV_EVENT_QP_FATAL`, `IBV_EVENT_QP_ACCESS_ERR` | `ConnEvent::Disconnected { .. }` |
+//! | `IBV_EVENT_CQ_ERR` | `AsyncEvent::CqOverrun { .. }` |
+//! | `IBV_EVENT_SRQ_LIMIT_REACHED` | `AsyncEvent::SrqLimit { .. }`, `srq.next_limit()` |
+//! | `IBV_EVENT_PORT_ERR` | `AsyncEvent::PortError` |
+//! | `IBV_EVENT_PORT_ACTIVE` | `AsyncEvent::PortActive` |
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use ferrowarp::*;
+//! # fn events(context: &Context, qp: &Qp, srq: &Srq, timeout: Duration)
+//! # -> Result<(), Box<dyn std::error::Error>> {
+//! let info = qp.wait_established(timeout)?;
+//! let event = qp.next_event().or_else(|| qp.wait_event(timeout));
+//! match event.ok_or("no event")? {
+//!     ConnEvent::Established { .. } => println!("connected"),
+//!     ConnEvent::ConnectFailed { error: ConnectError::Rejected, .. } => println!("rejected"),
+//!     ConnEvent::ConnectFailed { .. } => println!("unreachable, or a protocol error"),
+//!     ConnEvent::Disconnected { .. } => println!("ended"),
+//!     other => println!("{other:?}"),
+//! }
+//! let events = context.event_channel()?;
+//! let event = events.next_event().or_else(|| events.wait(timeout));
+//! match event.ok_or("no event")? {
+//!     AsyncEvent::Connection { .. } => println!("a queue pair has events"),
+//!     AsyncEvent::ConnectRequest { .. } => println!("a listener has requests"),
+//!     AsyncEvent::CqOverrun { .. } => println!("its queue pairs are in error"),
+//!     AsyncEvent::SrqLimit { .. } => println!("few are left: {:?}", srq.next_limit()),
+//!     AsyncEvent::PortError => println!("the link is down"),
+//!     AsyncEvent::PortActive => println!("the link is up"),
+//!     AsyncEvent::Failed => println!("no further event occurs"),
+//!     other => println!("{other:?}"),
+//! }
+//! # let _ = info;
+//! # Ok(())
+//! # }
+//! ```
+
+#[allow(unused_imports, reason = "for the links of the documentation")]
+use crate::*;
