@@ -115,7 +115,10 @@ impl<const N: usize> Tails<N> {
 pub(crate) struct Consumer {
     slots: Slots,
     /// Number of the queue in its memory.
-    queue: u32,
+    queue: u8,
+    /// [`RequestMax`], without padding.
+    sge_count: u8,
+    len: u16,
     /// Maximum number of requests.
     count_max: u32,
     /// Slots taken since creation.
@@ -172,9 +175,16 @@ pub(crate) fn work_queues<const N: usize>(
         let RequestMax { sge_count, len } = max;
         let (slots, stack_slots) = (slots.clone(), slots);
         let producer = Producer { slots, queue, sge_count, len, room, tail: 0, posted };
-        let queue = u32::from(queue);
-        let consumer =
-            Consumer { slots: stack_slots, queue, count_max, taken: 0, cached_tail: 0, retired: 0 };
+        let consumer = Consumer {
+            slots: stack_slots,
+            queue,
+            sge_count,
+            len,
+            count_max,
+            taken: 0,
+            cached_tail: 0,
+            retired: 0,
+        };
         (producer, consumer)
     });
     (queues, Tails { lines, _count: PhantomData })
@@ -300,6 +310,11 @@ impl Consumer {
     /// Returns the maximum number of requests.
     pub(crate) const fn count_max(&self) -> usize {
         self.count_max as usize
+    }
+
+    /// Returns what a request may have.
+    pub(crate) const fn max(&self) -> RequestMax {
+        RequestMax { sge_count: self.sge_count, len: self.len }
     }
 
     /// Gives back the slots of the first `count` requests ever taken.

@@ -78,8 +78,8 @@
 //!   polls the shard. After [`PostError::QueueFull`] call [`Cq::poll`] or [`Context::drive`],
 //!   although no completion is due. Signal one request per half queue: its completion covers all
 //!   requests before it.
-//! - *A queue pair serves one connection.* There is no way back from the error state. Create and
-//!   connect another queue pair, which costs some microseconds.
+//! - *A queue pair serves one connection at a time.* Once that has ended, [`Qp::reset`] makes it
+//!   ready for another. That costs some microseconds, as creating a queue pair does.
 //! - *Nobody watches an idle connection.* If a peer loses power, you notice when you send
 //!   something, after [`TcpSettings::user_timeout`]. With nothing outstanding you never notice.
 //!   Servers set [`TcpSettings::keepalive`], for example to a minute.

@@ -246,6 +246,7 @@ pub use ferrowarp_proto::{
         PRIVATE_DATA_LEN_MAX, PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate, Version,
     },
     verbs::qp::QpState,
+    verbs::qp_attrs::QpAttrs,
     verbs::srq::{SrqError, SrqId},
     verbs::wc::Notify,
     verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},

@@ -27,8 +27,8 @@
 //!   and `retry_count` have no counterpart: TCP retransmits.
 //! - *Signaling.* There is no `sq_sig_all`: [`SendRequest::signaled`] marks each request that is to
 //!   have a completion.
-//! - *A queue pair serves one connection.* Connecting moves it through its states. Only the step to
-//!   the error state is a call.
+//! - *The connection moves the queue pair through its states.* Only the steps to the error state
+//!   and to reset are calls.
 //! - *No acknowledgment of events.* You own each event that you take.
 //! - *Any order of clean-up.* A handle keeps alive what it needs. Dropping it is the destroy call.
 //! - *No fork initialization.* Registered memory needs no `ibv_fork_init`. A child calls `exec` or
@@ -92,6 +92,7 @@
 //! |---|---|
 //! | `ibv_create_comp_channel` | `context.create_comp_channel()?` |
 //! | `ibv_create_cq` | `context.create_cq(64)?` |
+//! | the same, with time stamps | `CqOptions::new(64).timestamps(true)` |
 //! | the same, with a channel | `context.create_cq_on(&channel, 64)?` |
 //! | `ibv_resize_cq` | `cq.resize(128)?` |
 //! | `ibv_create_srq` | `pd.create_srq(32)?` |
@@ -101,7 +102,9 @@
 //! | the same, with a capacity | `QpOptions::new(&cq).max_send_wr(128).max_send_sge(2)` |
 //! | `ibv_modify_qp` to INIT, RTR, RTS | none: the connection does it |
 //! | `ibv_modify_qp` to ERR | `qp.to_error()?` |
-//! | `ibv_query_qp` | `qp.state()` |
+//! | `ibv_modify_qp` to RESET | `qp.reset()?` |
+//! | `ibv_query_qp` | `qp.attrs()`; `qp.state()` is one load |
+//! | `qp_context` | `qp.user_data()`, `qp.set_user_data(1)` |
 //! | `ibv_destroy_qp`, `rdma_destroy_qp` | `drop(qp)` |
 //! | `ibv_destroy_srq`, `ibv_destroy_cq` | `drop(srq)`, `drop(cq)` |
 //!
@@ -121,7 +124,11 @@
 //! cq.resize(128)?;
 //! let srq = pd.create_srq_with(&SrqOptions::new(32).max_sge(2))?;
 //! srq.arm(8)?;
-//! let qp = pd.create_qp(&QpOptions::new(&cq).srq(&srq))?;
+//! let mut qp = pd.create_qp(&QpOptions::new(&cq).srq(&srq))?;
+//! let attrs = qp.attrs().ok_or("the context is closed")?;
+//! println!("{} requests of {}", attrs.send_depth, attrs.max_send_wr);
+//! qp.set_user_data(1);
+//! assert_eq!(qp.user_data(), 1);
 //! let text = match qp.state() {
 //!     QpState::Idle => "created",
 //!     QpState::Connecting => "being connected",
@@ -130,14 +137,16 @@
 //!     QpState::Error => "ended",
 //! };
 //! qp.to_error()?;
+//! qp.reset()?;
 //! drop(qp);
 //! drop(srq);
 //! drop(cq);
 //! // Without a channel, and with other lengths of requests.
 //! let (cq, srq) = (context.create_cq(64)?, pd.create_srq(32)?);
+//! let stamped = context.create_cq_with(&CqOptions::new(64).timestamps(true))?;
 //! let options = QpOptions::new(&cq).max_send_wr(128).max_send_sge(2);
 //! let qp = pd.create_qp(&options)?;
-//! # let _ = (text, srq, qp);
+//! # let _ = (text, srq, qp, stamped);
 //! # Ok(())
 //! # }
 //! ```
@@ -204,8 +213,10 @@
 //! | `ibv_get_cq_event`, `ibv_ack_cq_events` | `channel.wait(timeout)` |
 //! | `wc.qp_num` | `wc.qp == qp.id()` |
 //! | `wc.wr_id`, `wc.opcode`, `wc.byte_len` | `wc.wr_id`, `wc.opcode`, `wc.byte_len` |
-//! | `wc.imm_data` | `wc.immediate`, `wc.immediate_u32()` |
-//! | `wc.invalidated_rkey` | `wc.invalidated` |
+//! | `wc.imm_data` | `wc.immediate()`, `wc.immediate_u32()` |
+//! | `wc.invalidated_rkey` | `wc.invalidated()` |
+//! | `ibv_wc_read_completion_ts` | `wc.timestamp_ns` |
+//! | `ibv_query_rt_values_ex` | `context.now_ns()` |
 //! | `wc.vendor_err` | `wc.vendor_err` has the error of the connection |
 //! | `ibv_wc_status_str` | `wc.status.to_string()` |
 //!
@@ -222,7 +233,7 @@
 //! ```no_run
 //! # use std::time::Duration;
 //! # use ferrowarp::*;
-//! # fn completions(cq: &Cq, qp: &Qp, channel: &CompChannel, timeout: Duration)
+//! # fn completions(context: &Context, cq: &Cq, qp: &Qp, channel: &CompChannel, timeout: Duration)
 //! # -> Result<(), ReqNotifyError> {
 //! let mut wcs = [Wc::default(); 16];
 //! for wc in cq.poll(&mut wcs) {
@@ -239,7 +250,8 @@
 //!     };
 //!     println!("{name}: {} ({:#x})", wc.status.to_string(), wc.vendor_err);
 //!     println!("{} {:?} {}", wc.wr_id, wc.opcode, wc.byte_len);
-//!     println!("{:?} {:?} {:?}", wc.immediate, wc.immediate_u32(), wc.invalidated);
+//!     println!("{:?} {:?} {:?}", wc.immediate(), wc.immediate_u32(), wc.invalidated());
+//!     println!("{} ns ago", context.now_ns() - wc.timestamp_ns);
 //! }
 //! cq.req_notify(Notify::Solicited)?;
 //! cq.req_notify(Notify::Next)?;
@@ -262,6 +274,7 @@
 //! | `rdma_connect` | `qp.connect(remote, param)?` |
 //! | `rdma_conn_param` | `ConnParam::new().ird(4).ord(4).private_data("hello")?` |
 //! | `rdma_get_src_port` | `listener.port()` |
+//! | `rdma_get_local_addr`, `rdma_get_peer_addr` | `qp.local()`, `qp.peer()` |
 //! | `rdma_disconnect` | `qp.close()?` executes the posted requests first |
 //! | the same, and flush | `qp.disconnect()?` |
 //!
@@ -285,6 +298,7 @@
 //! # }
 //! # fn active(qp: Qp, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
 //! qp.connect(remote, param)?;
+//! println!("{:?} to {:?}", qp.local(), qp.peer());
 //! qp.disconnect()?;
 //! # Ok(())
 //! # }

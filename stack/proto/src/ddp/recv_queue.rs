@@ -165,10 +165,15 @@ impl RqConsumer {
         self.ring.published_slots() as usize >> self.slot_shift
     }
 
+    /// Returns its capacity.
+    pub(crate) fn cap(&self) -> RqCap {
+        let max_recv_sge = self.ring.max().sge_count.into();
+        RqCap { max_recv_wr: self.count_max(), max_recv_sge }
+    }
+
     /// Capacity of a queue for one of its requests.
     pub(crate) fn cap_of_one(&self) -> RqCap {
-        let max_recv_sge = ((SLOT_WORDS << self.slot_shift) - SGES) / 2;
-        RqCap { max_recv_wr: 1, max_recv_sge: max_recv_sge.min(SGE_COUNT_MAX) }
+        RqCap { max_recv_wr: 1, ..self.cap() }
     }
 
     /// Returns a queue for copies of its requests.

@@ -84,6 +84,18 @@ impl BufferQueue {
         if self.producer.is_some() { self.rq.count_max() - self.rq.len() } else { 0 }
     }
 
+    /// Returns its capacity.
+    #[must_use]
+    pub fn cap(&self) -> RqCap {
+        self.rq.cap()
+    }
+
+    /// Returns the number of buffers that were posted, and not used yet.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.rq.len()
+    }
+
     /// Appends a buffer.
     ///
     /// # Errors

@@ -175,6 +175,19 @@ impl Requester {
         ends
     }
 
+    /// Returns the capacity of its send queue.
+    #[must_use]
+    pub fn cap(&self) -> SqCap {
+        self.sq.cap()
+    }
+
+    /// Returns the number of requests that were posted, and not reported yet. Reads those that were
+    /// not taken: for reports.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        usize::try_from(self.entries.end - self.entries.oldest).unwrap_or(0) + self.sq.untaken()
+    }
+
     /// Returns ORD: Reads and atomic operations that may be outstanding.
     #[must_use]
     pub const fn ord(&self) -> u16 {

@@ -103,6 +103,11 @@ impl Responder {
         self.ird = ird;
     }
 
+    /// Returns IRD.
+    pub const fn ird(&self) -> u16 {
+        self.ird
+    }
+
     /// A segment of a Write was placed in order. `is_last`: its L flag.
     #[inline(always)]
     pub const fn on_write_placed(&mut self, len: usize, is_last: bool) {

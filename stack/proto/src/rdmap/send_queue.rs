@@ -100,6 +100,24 @@ impl SqConsumer {
         self.0.count_max()
     }
 
+    /// Returns its capacity.
+    pub(in crate::rdmap) fn cap(&self) -> SqCap {
+        let RequestMax { sge_count, len } = self.0.max();
+        let max_send_wr = self.0.count_max();
+        SqCap { max_send_wr, max_send_sge: sge_count.into(), max_inline_data: len.into() }
+    }
+
+    /// Counts the published requests that were not taken. Reads each.
+    pub(in crate::rdmap) fn untaken(&self) -> usize {
+        let (mut number, end) = (self.0.taken(), self.0.taken() + self.0.published_slots());
+        let mut count = 0;
+        while number < end {
+            number += Wqe::new(self.0.slots(), number).control().slot_count();
+            count += 1;
+        }
+        count
+    }
+
     /// True if a published request was not taken.
     #[inline]
     pub(in crate::rdmap) fn has_published(&mut self) -> bool {

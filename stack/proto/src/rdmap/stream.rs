@@ -134,6 +134,12 @@ impl Stream {
         self.responder.set_ird(ird);
     }
 
+    /// Returns IRD: the peer's RDMA Reads and atomic operations served at a time.
+    #[must_use]
+    pub const fn ird(&self) -> u16 {
+        self.responder.ird()
+    }
+
     /// Disables RFC 7306, for peers that may not support it: its messages are then handled like any
     /// unknown message. Called once, when the stream starts.
     pub const fn disable_extensions(&mut self) {

@@ -5,6 +5,7 @@ pub mod cm;
 mod completed;
 mod flush_lists;
 pub mod qp;
+pub mod qp_attrs;
 pub(crate) mod qp_table;
 pub(crate) mod queue_pair;
 pub(crate) mod receive;

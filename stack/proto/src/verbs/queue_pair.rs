@@ -9,13 +9,15 @@ use crate::rdmap::operation::ImmediateData;
 use crate::rdmap::requester::{Admission, Rejection, RequestOutcome, Requester};
 use crate::rdmap::send_queue::wqe::OpcodeSet;
 use crate::rdmap::stream::Stream;
-use crate::verbs::cm::{ConnEvent, EndReason};
+use crate::verbs::cm::{ConnEvent, ConnectError, EndReason};
 use crate::verbs::completed::{SucceededRequests, is_failure, recv_wc, send_wc};
 use crate::verbs::qp::{QpEvent, QpInit, QpState};
+use crate::verbs::qp_attrs::QpAttrs;
 use crate::verbs::resources::Verbs;
 use crate::verbs::srq::SrqUsage;
 use crate::verbs::wc::{Completions, CqId, QpId, Wc, WcData, WcOpcode, WcStatus};
 use crate::verbs::wr::{PostError, RecvWr, SendRights, SendWr};
+use crate::wire::tcp::FourTuple;
 
 /// Requests from one that did not succeed on which are reported at once, at most: the rest is
 /// flushed in turn with other queue pairs.
@@ -45,6 +47,12 @@ struct Rare {
     terminated_request: Option<(u64, WcStatus)>,
     /// [`Wc::vendor_err`] of what is flushed.
     vendor_err: u32,
+    /// What ended the connection.
+    end: Option<EndReason>,
+    /// Why the connection could not be set up.
+    connect_error: Option<ConnectError>,
+    /// Addresses of a connection that is gone.
+    addresses: Option<FourTuple>,
 }
 
 /// A queue pair. Of many each cache line is a miss, and counts in their memory.
@@ -346,6 +354,7 @@ impl Qp {
         if let Some((layer, error_type, code)) = reason.error() {
             self.rare_mut().vendor_err = u32::from_be_bytes([0, 0, layer << 4 | error_type, code]);
         }
+        self.rare_mut().end = Some(reason);
         if was_connected {
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
                 verbs.counters.connections_failed += 1;
@@ -355,6 +364,38 @@ impl Qp {
         self.take_early_sends(verbs);
         // req: DDP-139, RDMAP-194, RDMAP-247
         self.start_flush(verbs);
+    }
+
+    /// Moves the queue pair to the error state: its connection could not be set up.
+    pub(crate) fn fail_connect<M, C>(&mut self, verbs: &mut Verbs<M, C>, error: ConnectError) {
+        self.enter_error(verbs, EndReason::Local);
+        self.rare_mut().connect_error = Some(error);
+    }
+
+    /// The connection is gone.
+    pub(crate) fn on_connection_removed(&mut self, tuple: FourTuple) {
+        self.conn = None;
+        self.rare_mut().addresses = Some(tuple);
+    }
+
+    /// Returns its attributes; `tuple`: the addresses of its connection.
+    pub(crate) fn attrs(&self, tuple: Option<FourTuple>) -> QpAttrs {
+        let Stream { requester, recv_queue, .. } = &self.stream;
+        let of_queues = QpAttrs::of_queues(requester, recv_queue);
+        let of_queues =
+            if self.srq.is_some() { of_queues.with_shared_receives() } else { of_queues };
+        let rare = self.rare.as_deref();
+        let tuple = tuple.or_else(|| rare?.addresses);
+        QpAttrs {
+            state: self.state,
+            ird: self.stream.ird(),
+            ord: requester.ord(),
+            local: tuple.map(|tuple| tuple.local),
+            peer: tuple.map(|tuple| tuple.remote),
+            end: rare.and_then(|rare| rare.end),
+            connect_error: rare.and_then(|rare| rare.connect_error),
+            ..of_queues
+        }
     }
 
     /// Completes the receive buffer concerned by a fault in error.

@@ -56,6 +56,14 @@ impl ObjectIds {
         Some((index, *generation))
     }
 
+    /// Returns the next generation of an index that is in use, for another object in its place.
+    pub(crate) fn renew(&self, index: u32) -> u32 {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = &mut state.generations[index as usize];
+        *generation = generation.wrapping_add(1);
+        *generation
+    }
+
     /// Returns an index to those not in use.
     pub(crate) fn release(&self, index: u32) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).free.push_back(index);

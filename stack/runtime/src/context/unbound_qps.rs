@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::events::{AsyncEvent, AsyncEventQueue};
@@ -67,6 +68,13 @@ impl UnboundQps {
     pub(crate) fn remove(&self, id: QpId) -> Option<UnboundQueues> {
         let entry = self.lock().qps.remove(&id.index);
         entry.map(|entry| entry.queues)
+    }
+
+    /// Returns the attributes of one; `None` if it is not here.
+    pub(crate) fn attrs(&self, id: QpId) -> Option<QpAttrs> {
+        let state = self.lock();
+        let UnboundQueues { requester, recv_queue, .. } = &state.qps.get(&id.index)?.queues;
+        Some(QpAttrs::of_queues(requester, recv_queue))
     }
 
     /// The context closes: no more can be added.

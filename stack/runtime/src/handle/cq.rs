@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_lockfree::spsc::{Consumer, Peek};
+use ferrowarp_proto::setters;
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
@@ -38,7 +39,7 @@ pub struct CqOptions<'a> {
     /// Shard whose queue pairs use it; `None`: those of all shards.
     pub shard: Option<usize>,
     /// Completions have a time stamp ([`Wc::timestamp_ns`]): a reading of the clock for those that
-    /// become visible together.
+    /// become visible together (`IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`).
     pub timestamps: bool,
 }
 
@@ -49,26 +50,10 @@ impl<'a> CqOptions<'a> {
         Self { capacity, channel: None, shard: None, timestamps: false }
     }
 
-    /// Sets the channel.
-    #[must_use]
-    pub const fn channel(mut self, channel: &'a CompChannel) -> Self {
-        self.channel = Some(channel);
-        self
-    }
-
-    /// Sets the shard: queue pairs that use the queue belong to that one.
-    #[must_use]
-    pub const fn shard(mut self, shard: usize) -> Self {
-        self.shard = Some(shard);
-        self
-    }
-
-    /// Gives completions a time stamp.
-    #[doc(alias = "IBV_WC_EX_WITH_COMPLETION_TIMESTAMP")]
-    #[must_use]
-    pub const fn timestamps(mut self) -> Self {
-        self.timestamps = true;
-        self
+    setters! {
+        channel: Option<&'a CompChannel>,
+        shard: Option<usize>,
+        timestamps: bool,
     }
 }
 

@@ -57,6 +57,7 @@ impl fmt::Debug for QpOptions<'_> {
             max_recv_sge,
             max_inline_data,
             shard,
+            user_data,
         } = self;
         f.debug_struct("QpOptions")
             .field("send_cq", send_cq)
@@ -68,6 +69,7 @@ impl fmt::Debug for QpOptions<'_> {
             .field("max_recv_sge", max_recv_sge)
             .field("max_inline_data", max_inline_data)
             .field("shard", shard)
+            .field("user_data", user_data)
             .finish()
     }
 }

@@ -1,12 +1,16 @@
 //! Queue pairs.
 
+mod attrs;
 mod bind;
 mod options;
 mod post;
+mod reset;
+mod streaming;
 mod wait;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use ferrowarp_lockfree::spin_lock::LockGuard;
 use ferrowarp_proto::ddp::recv_queue::{RqCap, RqProducer};
@@ -35,8 +39,8 @@ pub use post::{Post, PostRefused, SendRequest};
 
 /// Queue pair: one side of a connection, and its two work queues.
 ///
-/// It serves one connection in its life. Dropping it ends the connection as [`Qp::disconnect`]
-/// does, and removes its completions that were not polled.
+/// It serves one connection, and another after [`Qp::reset`]. Dropping it ends the connection as
+/// [`Qp::disconnect`] does, and removes its completions that were not polled.
 ///
 /// In a context with several shards its connection belongs to one of them: that of its options, its
 /// completion queues or its shared receive queue, if one of these is of a single shard; otherwise
@@ -54,10 +58,11 @@ pub struct Qp {
     stream: StreamId,
     /// Requests that its queues may have.
     entries: u32,
+    user_data: AtomicU64,
 }
 
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Qp>() == 64, "the application has one for each queue pair");
+const _: () = assert!(size_of::<Qp>() == 72, "the application has one for each queue pair");
 
 impl Pd {
     /// Creates a queue pair that can access the regions of this domain.
@@ -92,7 +97,6 @@ impl Qp {
         check_queue_len(max_recv_wr)?;
         options.check_requests()?;
         let permit = context.limits.acquire(Resource::QueueEntries, entries)?;
-        // The memory of the queues is zeroed before a shard is locked.
         let cap = QpCap {
             sends: SqCap {
                 max_send_wr,
@@ -101,9 +105,6 @@ impl Qp {
             },
             recvs: RqCap { max_recv_wr, max_recv_sge: options.max_recv_sge },
         };
-        let WorkQueues { requester, recv_queue, sends, recvs, tails } = WorkQueues::new(cap);
-        let (send, recv) = (send_cq.id(), recv_cq.id());
-        let init = QpInit { pd: pd.id(), send_cq: send, recv_cq: recv, cap };
         let qps_max = context.qp_ids.count_max() as u64;
         let (index, generation) = context.qp_ids.allocate().ok_or(LimitError {
             what: "queue pairs",
@@ -113,10 +114,7 @@ impl Qp {
             wanted: 1,
         })?;
         let id = QpId { index, generation };
-        let shared = Arc::new(QpShared::new(sends, recvs));
-        let stream = context.regions.new_stream_id();
-        let queues = UnboundQueues { init, stream, requester, recv_queue, tails };
-        let is_added = context.unbound.add(id, &shared, queues);
+        let (shared, stream, is_added) = Self::add_queues(pd, [&send_cq, &recv_cq], cap, id);
         let qp = Self {
             shared,
             id,
@@ -126,19 +124,42 @@ impl Qp {
             pd: pd.clone(),
             srq: srq.cloned(),
             entries: u32::try_from(permit.into_count()).expect("two queues of at most 2^26"),
+            user_data: AtomicU64::new(options.user_data),
         };
         if !is_added {
             return Err(CreateError::Gone);
         }
+        qp.begin(shard)?;
+        Ok(qp)
+    }
+
+    /// Makes the queues of a queue pair that belongs to no shard yet, and its stream ID. False with
+    /// them: the context has ended, and so have they. `cqs`: of sends, of receives.
+    fn add_queues(pd: &Pd, cqs: [&Cq; 2], cap: QpCap, id: QpId) -> (Arc<QpShared>, StreamId, bool) {
+        let context = pd.context();
+        // The memory of the queues is zeroed before a shard is locked.
+        let WorkQueues { requester, recv_queue, sends, recvs, tails } = WorkQueues::new(cap);
+        let [send_cq, recv_cq] = cqs.map(Cq::id);
+        let init = QpInit { pd: pd.id(), send_cq, recv_cq, cap };
+        let shared = Arc::new(QpShared::new(sends, recvs));
+        let stream = context.regions.new_stream_id();
+        let queues = UnboundQueues { init, stream, requester, recv_queue, tails };
+        let is_added = context.unbound.add(id, &shared, queues);
+        (shared, stream, is_added)
+    }
+
+    /// Gives the queue pair to its shard, if that is known, or to any if it begins in the error
+    /// state.
+    fn begin(&self, shard: Option<usize>) -> Result<(), CreateError> {
         // Only a shard can flush what is posted to a queue pair that begins in the error state.
-        let ends = || qp.overrun_cq().and_then(|_| context.shards.select());
+        let ends = || self.overrun_cq().and_then(|_| self.context().shards.select());
         if let Some(shard) = shard.or_else(ends) {
-            match qp.bind(shard) {
+            match self.bind(shard) {
                 Ok(()) | Err(CmError::CqOverrun) => {}
                 Err(_) => return Err(CreateError::Gone),
             }
         }
-        Ok(qp)
+        Ok(())
     }
 
     #[inline]
@@ -366,47 +387,6 @@ impl Qp {
         self.control(|engine, now, qp| engine.terminate(now, qp, cause))
     }
 
-    /// Sends application bytes in streaming mode, on a connection that does not carry FPDUs yet
-    /// ([`ConnEvent::Streaming`]). Returns the number accepted: at most 64 KiB are buffered.
-    ///
-    /// # Errors
-    /// `WrongState` if the connection is not in that mode, `Gone` if there is none.
-    ///
-    /// [`ConnEvent::Streaming`]: crate::ConnEvent::Streaming
-    pub fn stream_send(&self, bytes: &[u8]) -> Result<usize, CmError> {
-        self.control_stream(|engine, qp| engine.stream_send(qp, bytes))
-    }
-
-    /// Receives bytes of the peer's application in streaming mode; returns their number. Bytes not
-    /// received before [`Qp::start_fpdus`] belong to FPDUs.
-    ///
-    /// # Errors
-    /// As [`Qp::stream_send`].
-    pub fn stream_receive(&self, out: &mut [u8]) -> Result<usize, CmError> {
-        self.control_stream(|engine, qp| engine.stream_receive(qp, out))
-    }
-
-    /// Enters full operation: FPDUs follow in both directions, as agreed by the applications. See
-    /// [`Qp::wait_established`].
-    ///
-    /// # Errors
-    /// As [`Qp::stream_send`].
-    pub fn start_fpdus(&self, param: ConnParam) -> Result<(), CmError> {
-        self.control(|engine, now, qp| engine.start_fpdus(now, qp, &param))
-    }
-
-    /// Executes a streaming mode call, with a poll before and after it.
-    fn control_stream(
-        &self,
-        act: impl FnOnce(&mut dyn ShardControl, QpId) -> Result<usize, CmError>,
-    ) -> Result<usize, CmError> {
-        let shard = self.bound_shard().ok_or(CmError::Gone)?;
-        shard.drive();
-        let done = shard.control(|engine, _| act(engine, self.id));
-        shard.drive();
-        done.unwrap_or(Err(CmError::Gone))
-    }
-
     pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {
         self.context().ptr_eq(context)
     }
@@ -463,12 +443,10 @@ pub(crate) fn post_recvs<B: AsRef<[Sge]>>(
     Ok(())
 }
 
-impl Drop for Qp {
-    fn drop(&mut self) {
-        if is_child() {
-            // The connection is the parent's.
-            return;
-        }
+impl Qp {
+    /// Ends the connection and forgets what the queue pair has: in its shard, in completion queues,
+    /// and of events.
+    fn leave(&self) {
         let id = self.id;
         if self.shared.binding().get().is_none() {
             self.context().unbound.remove(id);
@@ -488,8 +466,18 @@ impl Drop for Qp {
         if let Some(shard) = shard {
             shard.drive();
         }
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if is_child() {
+            // The connection is the parent's.
+            return;
+        }
+        self.leave();
         // After the shard has forgotten it.
-        self.context().qp_ids.release(id.index);
+        self.context().qp_ids.release(self.id.index);
         self.context().limits.release(Resource::QueueEntries, self.entries.into());
     }
 }

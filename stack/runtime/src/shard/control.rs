@@ -11,6 +11,7 @@ use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
@@ -84,6 +85,7 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     /// Ends a queue pair just attached, because a completion queue that it uses has overrun before.
     fn end_idle_qp(&mut self, qp: QpId, cq: CqId);
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
+    fn qp_attrs(&self, qp: QpId) -> Option<QpAttrs>;
 
     /// Creates a shared receive queue; `shared` is of its application's side, and `number` is that
     /// of this shard among those that share the buffers. Returns the handle in the engine.

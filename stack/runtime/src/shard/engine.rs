@@ -18,6 +18,7 @@ use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnEvent, ConnParam, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
+use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
@@ -275,6 +276,10 @@ where
 
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats> {
         self.engine.tcp_stats(qp)
+    }
+
+    fn qp_attrs(&self, qp: QpId) -> Option<QpAttrs> {
+        self.engine.qp_attrs(qp)
     }
 
     fn create_srq(

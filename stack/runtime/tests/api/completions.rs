@@ -73,7 +73,7 @@ fn queue_pairs_are_dropped_while_others_poll() {
 #[test]
 fn completions_have_the_time_at_which_they_become_visible() {
     let (left, right) = endpoints(DriveMode::Inline);
-    let stamped = right.context.create_cq_with(&CqOptions::new(64).timestamps()).unwrap();
+    let stamped = right.context.create_cq_with(&CqOptions::new(64).timestamps(true)).unwrap();
     let options = QpOptions::new(&right.cq).recv_cq(&stamped);
     let b = right.pd.create_qp(&options).unwrap();
     let ((a, b), _) = connect_qps(&right, left.qp(), b);

@@ -32,6 +32,7 @@ mod poll_cost;
 mod poll_panic;
 mod posting;
 mod posting_in_signals;
+mod qp_attrs;
 mod request_sizes;
 mod settings;
 mod shard_overrun;

@@ -33,7 +33,7 @@ impl<E: Env> Connection<E> {
         let (Phase::AwaitReply(_) | Phase::Streaming { .. }) = self.phase else { return };
         self.phase.enter(PhaseEvent::End, Phase::Closed);
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
-        qp.enter_error(&mut cx.verbs, EndReason::Local);
+        qp.fail_connect(&mut cx.verbs, error);
         let private_data = reply.map(|reply| reply.private_data.clone());
         let enhanced = reply.and_then(|reply| reply.enhanced);
         cx.verbs.events.push_back(ConnEvent::ConnectFailed {
@@ -270,7 +270,7 @@ impl<E: Env> Connection<E> {
         cx.pools.window_growth -= u64::from(self.window_growth);
         cx.schedule.time_wait_count -= usize::from(self.in_time_wait);
         if let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) {
-            qp.conn = None;
+            qp.on_connection_removed(self.tcb.tuple());
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::rdmap::requester::Requester;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, ConnEvent, EndReason};
 use crate::verbs::qp::{QpInit, QpState};
+use crate::verbs::qp_attrs::QpAttrs;
 use crate::verbs::srq::SrqBuffers;
 use crate::verbs::srq::{SrqError, SrqId};
 use crate::verbs::wc::{Completions, CqId, QpId};
@@ -123,6 +124,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn qp_status(&self, qp: QpId) -> (QpState, SendRights) {
         let found = self.cx.qps.by_id(qp);
         found.map_or((QpState::Error, SendRights::NONE), |qp| (qp.state(), qp.send_rights()))
+    }
+
+    /// Returns the attributes of a queue pair and of its connection; `None` if there is none.
+    #[must_use]
+    pub fn qp_attrs(&self, qp: QpId) -> Option<QpAttrs> {
+        let qp = self.cx.qps.by_id(qp)?;
+        let conn = qp.conn.and_then(|conn| self.connections.get(conn));
+        Some(qp.attrs(conn.map(|conn| conn.tcb.tuple())))
     }
 
     /// Forgets a completion queue that is destroyed: events that are not taken yet do not name it,

@@ -35,6 +35,8 @@ pub struct QpOptions<'a> {
     pub max_inline_data: usize,
     /// Shard to which it is to belong. `None`: that of its queues, or of its connection.
     pub shard: Option<usize>,
+    /// Word of the application ([`Qp::user_data`](crate::Qp::user_data)); 0 if it is not set.
+    pub user_data: u64,
 }
 
 impl<'a> QpOptions<'a> {
@@ -53,6 +55,7 @@ impl<'a> QpOptions<'a> {
             max_recv_sge: recvs.max_recv_sge,
             max_inline_data: sends.max_inline_data,
             shard: None,
+            user_data: 0,
         }
     }
 
@@ -65,6 +68,7 @@ impl<'a> QpOptions<'a> {
         max_recv_sge: usize,
         max_inline_data: usize,
         shard: Option<usize>,
+        user_data: u64,
     }
 
     /// Checks the maximum sizes of requests.

@@ -1,0 +1,56 @@
+//! Attributes of a queue pair (`ibv_query_qp`), and the word of its application.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+
+use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
+
+use super::Qp;
+use crate::fork::is_child;
+
+impl Qp {
+    /// Returns the attributes of the queue pair and of its connection, or of the connection that
+    /// has ended. `None` once its context is closed or its shard has failed. The shard is locked
+    /// meanwhile: for reports, not for a loop.
+    #[doc(alias = "ibv_query_qp")]
+    #[must_use]
+    pub fn attrs(&self) -> Option<QpAttrs> {
+        // In a child of `fork` another thread may have held a lock.
+        if is_child() {
+            return None;
+        }
+        if self.bound_shard().is_none()
+            && let Some(attrs) = self.context().unbound.attrs(self.id)
+        {
+            let has_srq = self.srq.is_some();
+            return Some(if has_srq { attrs.with_shared_receives() } else { attrs });
+        }
+        self.bound_shard()?.control(|engine, _| engine.qp_attrs(self.id)).flatten()
+    }
+
+    /// Address of the peer of its connection, or of the last one. Costs as much as [`Qp::attrs`].
+    #[doc(alias = "rdma_get_peer_addr")]
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.attrs()?.peer
+    }
+
+    /// Local address of its connection, or of the last one. Costs as much as [`Qp::attrs`].
+    #[doc(alias = "rdma_get_local_addr")]
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.attrs()?.local
+    }
+
+    /// Word of the application: that of [`QpOptions::user_data`](crate::QpOptions), or set since.
+    #[doc(alias = "qp_context")]
+    #[must_use]
+    pub fn user_data(&self) -> u64 {
+        self.user_data.load(Ordering::Relaxed)
+    }
+
+    /// Sets the word of the application.
+    pub fn set_user_data(&self, word: u64) {
+        self.user_data.store(word, Ordering::Relaxed);
+    }
+}
