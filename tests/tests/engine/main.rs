@@ -27,6 +27,7 @@ mod mpa;
 mod mpa_startup;
 mod neighbor;
 mod ooo_placement;
+mod outlived_peer;
 mod partial_fpdus;
 mod placement;
 mod rdmap;

@@ -46,6 +46,13 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.update_fast_path();
     }
 
+    /// Ends the connection without a RST: the peer has everything, and there is nobody for what it
+    /// may still send. If it does, it gets a RST then.
+    pub fn forget(&mut self) {
+        self.kill();
+        self.update_fast_path();
+    }
+
     /// Moves to CLOSED from any state.
     pub(super) fn kill(&mut self) {
         if self.transition(StateEvent::Kill) {

@@ -115,7 +115,17 @@ impl<E: Env> Connection<E> {
         let error = if is_unreachable { ConnectError::Unreachable } else { ConnectError::TimedOut };
         self.fail_connect(cx, error, None);
         self.on_close_timeout(cx);
+        if self.is_forgotten() {
+            self.tcb.forget();
+        }
         self.abort(cx);
+    }
+
+    /// True if nobody waits for it here, and the peer has everything, the FIN as well. A peer that
+    /// half-closes (verbs: an unmodified program, which does not notice the end of the other) need
+    /// not hear of it again, until it sends something.
+    fn is_forgotten(&self) -> bool {
+        self.qp.is_none() && self.listener.is_none() && self.tcb.state() == State::FinWait2
     }
 
     /// Closes the connection: received data is discarded except for a Terminate, FIN follows the
