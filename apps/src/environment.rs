@@ -57,7 +57,7 @@ impl Environment {
         let kernel = read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             version: env!("CARGO_PKG_VERSION"),
-            dpdk: ferrowarp::dpdk_version(),
+            dpdk: ferrowarp::device::dpdk_version(),
             device: device.to_owned(),
             processor: field(&cpuinfo, "model name").unwrap_or_default().to_owned(),
             processors: std::thread::available_parallelism().map_or(0, Into::into),
@@ -85,7 +85,7 @@ impl Environment {
 pub fn version() -> &'static str {
     static VERSION: OnceLock<String> = OnceLock::new();
     VERSION.get_or_init(|| {
-        format!("{} (DPDK {})", env!("CARGO_PKG_VERSION"), ferrowarp::dpdk_version())
+        format!("{} (DPDK {})", env!("CARGO_PKG_VERSION"), ferrowarp::device::dpdk_version())
     })
 }
 

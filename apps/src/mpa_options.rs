@@ -2,7 +2,8 @@
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use ferrowarp::{ConnInfo, ConnParam, RtrKinds, Start};
+use ferrowarp::cm::{RtrKinds, Start};
+use ferrowarp::{ConnInfo, ConnParam};
 
 /// Largest IRD and ORD.
 const IRD_ORD_MAX: i64 = 128;

@@ -13,10 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ferrowarp::device::DeviceSpec;
-use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, Mr, Pd, Port, Qp, QpOptions, Wc, WcStatus,
-};
+use ferrowarp::device::{DeviceSpec, Port};
+use ferrowarp::{Access, Config, ConnParam, Context, Cq, Mr, Pd, Qp, QpOptions, Wc, WcStatus};
 
 use crate::loopback::{self, FrameCounts, LoopDevice};
 use crate::memory_marks::{self, Mark, range_of, range_of_vec};

@@ -51,7 +51,7 @@ pub fn program(options: &IwlinkOptions) -> anyhow::Result<()> {
         options.left,
         options.right,
         options.seed,
-        ferrowarp::dpdk_version()
+        ferrowarp::device::dpdk_version()
     );
     output::announce(&line)?;
     run(options, &mut forwarder, &links);

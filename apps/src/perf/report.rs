@@ -209,7 +209,7 @@ impl TestParams {
             text += &format!(" {left:<15} : {value:<18} {right:<14} : {other}\n");
         }
         text += &format!(" {:<15} : {}\n", "Clock", self.clock);
-        text += &format!(" {:<15} : {}\n", "DPDK", ferrowarp::dpdk_version());
+        text += &format!(" {:<15} : {}\n", "DPDK", ferrowarp::device::dpdk_version());
         text + " Data ex. method : Sends of a control connection\n" + RULE + "\n" + columns
     }
 

@@ -17,6 +17,18 @@
 //! The [guide] leads you through all of this with an example for each step. If you know verbs and
 //! librdmacm, [porting] has the counterpart of each call.
 //!
+//! | Part | Types |
+//! |---|---|
+//! | Context | [`Context`], [`Config`], [`DriveMode`], [`Limits`], [`ShardHandle`] |
+//! | Network | [`InterfaceAddress`], [`Route`], [`TcpSettings`]; module [`device`] |
+//! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`Mw`], [`Access`], [`RemoteMr`], [`RemoteAddr`] |
+//! | Queues | [`Cq`], [`Qp`], [`Srq`], [`CqOptions`], [`QpOptions`], [`SrqOptions`] |
+//! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
+//! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |
+//! | Connections | [`Listener`], [`ConnRequest`], [`ConnParam`], [`ConnInfo`]; module [`cm`] |
+//! | Events | [`ConnEvent`], [`EndReason`], [`EventChannel`], [`AsyncEvent`], [`SrqLimit`] |
+//! | Reports | module [`stats`] |
+//!
 //! Two features are off by default. `tokio` adds the module `asynchronous`: tasks that wait for
 //! completions and events. `static` links DPDK's archives into the program instead of its shared
 //! libraries.
@@ -182,7 +194,6 @@ mod clock;
 mod config;
 mod context;
 mod cores;
-mod counters;
 pub mod device;
 mod error;
 mod events;
@@ -193,8 +204,18 @@ mod limits;
 mod memory;
 pub mod porting;
 mod shard;
+pub mod stats;
 mod tcp;
 mod threads;
+
+/// Details of connection management: kinds of startup, limits of Reads, private data, Terminates.
+pub mod cm {
+    pub use ferrowarp_proto::bounded_vec::BoundedVec;
+    pub use ferrowarp_proto::verbs::cm::{
+        Abort, PRIVATE_DATA_LEN_MAX, PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate,
+        Version,
+    };
+}
 
 #[cfg(feature = "tokio")]
 pub use self::handle::asynchronous;
@@ -203,10 +224,8 @@ pub use self::handle::asynchronous;
 // req: RDMAP-232, RDMAP-234, RDMAP-236, RDMAP-242, DDP-125, DDP-191, DDP-199
 // req: RDMAP-336, DDP-193, RDMAP-339
 pub use self::{
-    clock::ClockInfo,
     config::{Config, DriveMode},
     context::Context,
-    counters::{Counters, FramesFree, Port, PortLink, Usage},
     error::{
         CreateError, LimitError, MemoryError, OpenError, RegisterRefused, ReqNotifyError,
         ResizeError,
@@ -227,24 +246,19 @@ pub use self::{
     limits::Limits,
     memory::Buffer,
     shard::SrqLimit,
-    tcp::{CongestionControl, EcnMode, TcpSettings, TcpStats},
+    tcp::{CongestionControl, EcnMode, TcpSettings},
     threads::Spinner,
 };
-pub use dpdk_sys::version as dpdk_version;
 pub use ferrowarp_proto::{
-    bounded_vec::{BoundedVec, LengthError},
+    bounded_vec::LengthError,
     ddp::memory::Access,
     ddp::regions::{RegisterError, Stag},
-    engine::Counters as EngineCounters,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{
         AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, SGE_COUNT_MAX, Sge, immediate_u32,
     },
     rdmap::send_queue::{WqePayload, wqe::SendFlags},
-    verbs::cm::{
-        Abort, CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, EndReason,
-        PRIVATE_DATA_LEN_MAX, PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate, Version,
-    },
+    verbs::cm::{CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, EndReason},
     verbs::qp::QpState,
     verbs::qp_attrs::QpAttrs,
     verbs::srq::{SrqError, SrqId},

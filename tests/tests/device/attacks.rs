@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrowarp::{Context, Usage};
+use ferrowarp::Context;
+use ferrowarp::stats::Usage;
 use ferrowarp_tests::{netns, skip, test_name};
 
 pub(crate) mod host;

@@ -155,7 +155,8 @@ fn iwcopy_rejects_bad_arguments_in_one_line() {
 fn help_and_version_succeed() {
     for name in ["iwperf", "iwping", "iwcopy", "iwlink"] {
         let Some(path) = program(name) else { return };
-        let version = format!("{} (DPDK {})", env!("CARGO_PKG_VERSION"), ferrowarp::dpdk_version());
+        let version =
+            format!("{} (DPDK {})", env!("CARGO_PKG_VERSION"), ferrowarp::device::dpdk_version());
         for (option, expected) in [("--help", "Usage"), ("--version", version.as_str())] {
             let ended = run(&path, option);
             assert!(ended.success() && ended.output.contains(expected), "{name} {option}");

@@ -17,8 +17,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
-use ferrowarp::device::{DeviceSpec, register_current_thread};
-use ferrowarp::{Access, Config, Context, CreateError, FramesFree, QpOptions};
+use ferrowarp::device::{DeviceSpec, FramesFree, register_current_thread};
+use ferrowarp::{Access, Config, Context, CreateError, QpOptions};
 use ferrowarp_tests::process;
 
 use self::tallies::Tallies;
@@ -252,7 +252,7 @@ fn watch(
 fn line(elapsed: Duration, ends: &[Context; 2], tallies: &Tallies) -> Result<Line> {
     let Tallies { made, ended, broken, refused, verified, peers_lost } = tallies;
     let counters = ends.each_ref().map(Context::counters);
-    let sum = |of: fn(&ferrowarp::EngineCounters) -> u64| {
+    let sum = |of: fn(&ferrowarp::stats::EngineCounters) -> u64| {
         counters.iter().map(|counters| of(&counters.engine)).sum()
     };
     Ok(Line {

@@ -5,9 +5,8 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::path::Path;
 
-use ferrowarp::{
-    Abort, Access, Config, ConnEvent, EndReason, Listener, Mr, Qp, QpState, Sge, Version, WcStatus,
-};
+use ferrowarp::cm::{Abort, Version};
+use ferrowarp::{Access, Config, ConnEvent, EndReason, Listener, Mr, Qp, QpState, Sge, WcStatus};
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::peer::{self, Header, Peer, ReadRequest, Startup, opcode};
 use ferrowarp_tests::stack::{STACK, Stack, TIMEOUT, post_recv, post_send};

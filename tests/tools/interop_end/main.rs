@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Parser, ValueEnum};
-use ferrowarp::{
-    ConnEvent, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, PrivateData, Qp,
-};
+use ferrowarp::cm::PrivateData;
+use ferrowarp::{ConnEvent, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Qp};
 use ferrowarp_apps::device::{Demand, DeviceArgs};
 use ferrowarp_apps::mpa_options::{IrdOrdArgs, MpaArgs, negotiated_line};
 use ferrowarp_apps::network::Host;

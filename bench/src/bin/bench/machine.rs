@@ -27,7 +27,7 @@ pub(crate) fn properties() -> Vec<(String, String)> {
         ("Hugepages of 2 MiB", file(hugepages)),
         (LOAD, load),
         ("Scheduling", scheduling().to_owned()),
-        ("DPDK", ferrowarp::dpdk_version().to_owned()),
+        ("DPDK", ferrowarp::device::dpdk_version().to_owned()),
         ("Rust", output("rustc", &["--version"])),
         ("Stack", format!("ferrowarp {}", env!("CARGO_PKG_VERSION"))),
     ];

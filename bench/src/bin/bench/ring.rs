@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ferrowarp::device::{DeviceSpec, DpdkDevice, OpenConfig, open, register_current_thread};
+use ferrowarp::stats::TcpStats;
 use ferrowarp::{
     Access, Config, ConnEvent, ConnParam, Context, Cq, EndReason, Listener, Mr, Pd, Qp, QpOptions,
-    QpState, RemoteAddr, TcpStats, Wc, WcStatus,
+    QpState, RemoteAddr, Wc, WcStatus,
 };
 
 /// First of the ports on which a sink listens.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::counters::PortLink;
+use crate::device::PortLink;
 use crate::events::{AsyncEvent, AsyncEventQueue};
 use crate::threads::ContextThread;
 

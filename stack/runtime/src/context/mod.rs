@@ -18,13 +18,13 @@ use crate::context::link_monitor::LinkState;
 use crate::context::object_ids::ObjectIds;
 use crate::context::shards::Shards;
 use crate::context::unbound_qps::UnboundQps;
-use crate::counters::{Counters, Usage};
 use crate::error::MemoryError;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
 use crate::fork::{ForkArc, is_child};
 use crate::limits::ResourceLimits;
 use crate::memory::{Arena, Buffer};
 use crate::shard::{Shard, ShardControl, TakenEvents};
+use crate::stats::{Counters, Usage};
 use crate::threads::ContextThread;
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same

@@ -14,6 +14,7 @@
 mod attach;
 mod bring_up;
 mod capability;
+mod context_port;
 mod device_error;
 mod facts;
 mod frame;
@@ -37,7 +38,9 @@ mod steering;
 mod vhost;
 
 pub use bring_up::{Opened, open, open_raw};
+pub use context_port::{FramesFree, Port, PortLink};
 pub use device_error::DeviceError;
+pub use dpdk_sys::version as dpdk_version;
 pub use dpdk_sys::{Hugepages, LogLevel};
 pub use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame,

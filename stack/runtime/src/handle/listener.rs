@@ -39,8 +39,8 @@ impl Context {
     /// # Errors
     /// As [`Context::listen`].
     ///
-    /// [`Start::Immediate`]: crate::Start::Immediate
-    /// [`Start::Streaming`]: crate::Start::Streaming
+    /// [`Start::Immediate`]: crate::cm::Start::Immediate
+    /// [`Start::Streaming`]: crate::cm::Start::Streaming
     pub fn listen_unframed(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
         Listener::open(self.inner(), port, backlog, true)
     }

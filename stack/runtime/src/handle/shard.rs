@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::context::{Context, ContextInner};
-use crate::counters::{Counters, Usage};
 use crate::fork::ForkArc;
 use crate::shard::Shard;
+use crate::stats::{Counters, Usage};
 
 /// A shard of a context: a queue of its port, with connections of its own. Clones refer to the same
 /// one.

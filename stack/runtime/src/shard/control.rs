@@ -16,12 +16,12 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
-use crate::counters::{Counters, Usage};
 use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::shard_qps::ShardQp;
 use crate::shard::srq::SrqShared;
+use crate::stats::{Counters, Usage};
 use crate::tcp::TcpStats;
 
 /// End of the queue pairs of an engine that is not polled any more.
@@ -57,7 +57,7 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn execute(&mut self, request: ShardRequest);
     /// True if the queue of the port has a link: over memif and vhost, if the peer has one as well.
     fn has_wire(&self) -> bool;
-    /// See [`Port::observe_removal`](crate::Port::observe_removal).
+    /// See [`Port::observe_removal`](crate::device::Port::observe_removal).
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>);
 
     fn add_cq(&mut self, id: CqId, producer: CqProducer);

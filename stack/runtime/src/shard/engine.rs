@@ -23,7 +23,7 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
-use crate::counters::{Counters, Port, Usage};
+use crate::device::Port;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
@@ -33,6 +33,7 @@ use crate::shard::mailbox::ShardRequest;
 use crate::shard::shard_qps::{ShardQp, ShardQps, TAKE_COUNT_MAX};
 use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
+use crate::stats::{Counters, Usage};
 use crate::tcp::TcpStats;
 
 /// Engine events routed per poll.

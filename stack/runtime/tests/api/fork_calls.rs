@@ -8,8 +8,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use dpdk_sys::fork::run_in_child;
+use ferrowarp::cm::Abort;
 use ferrowarp::{
-    Abort, Access, Buffer, CompChannel, ConnParam, ConnRequest, Context, DriveMode, EventChannel,
+    Access, Buffer, CompChannel, ConnParam, ConnRequest, Context, DriveMode, EventChannel,
     Listener, Mr, Mw, Notify, Qp, QpOptions, Sge, Spinner, Srq, Wc,
 };
 

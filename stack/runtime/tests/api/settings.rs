@@ -3,9 +3,8 @@
 
 use std::time::Duration;
 
-use ferrowarp::{
-    Access, CmError, Config, ConnParam, Context, DriveMode, QpOptions, ReadDepths, WcStatus,
-};
+use ferrowarp::cm::ReadDepths;
+use ferrowarp::{Access, CmError, Config, ConnParam, Context, DriveMode, QpOptions, WcStatus};
 
 use crate::support::*;
 

@@ -1,6 +1,7 @@
 //! Streaming mode: data of the application before the first FPDU.
 
-use ferrowarp::{Access, CmError, ConnEvent, ConnParam, DriveMode, Start};
+use ferrowarp::cm::Start;
+use ferrowarp::{Access, CmError, ConnEvent, ConnParam, DriveMode};
 
 use crate::support::*;
 

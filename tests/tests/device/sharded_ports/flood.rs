@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ferrowarp::EngineCounters;
+use ferrowarp::stats::EngineCounters;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::wire::seq::Seq;
 use ferrowarp_proto::wire::tcp::{Fields, Flags, FourTuple, HeaderTemplate, Options};

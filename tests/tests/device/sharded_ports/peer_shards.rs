@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
-use ferrowarp::{Access, ConnEvent, EngineCounters, Mr, Qp};
+use ferrowarp::stats::EngineCounters;
+use ferrowarp::{Access, ConnEvent, Mr, Qp};
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::process::{self, Running};
 use ferrowarp_tests::test_name;

@@ -1,7 +1,8 @@
 //! One connection of a soak, and the ways in which it ends.
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ferrowarp::{Abort, ConnEvent, EndReason, Mr, Post, Qp, RemoteAddr, SendRequest};
+use ferrowarp::cm::Abort;
+use ferrowarp::{ConnEvent, EndReason, Mr, Post, Qp, RemoteAddr, SendRequest};
 use rand::RngExt;
 use rand::rngs::SmallRng;
 

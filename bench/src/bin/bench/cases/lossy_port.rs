@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ferrowarp::Port;
-use ferrowarp::device::{Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, TxClass};
+use ferrowarp::device::{
+    Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, Port, TxClass,
+};
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 

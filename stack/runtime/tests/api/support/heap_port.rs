@@ -6,7 +6,8 @@
 use std::sync::{Arc, Mutex};
 
 use crossbeam::queue::ArrayQueue;
-use ferrowarp::{Config, Context, Port, PortLink};
+use ferrowarp::device::{Port, PortLink};
+use ferrowarp::{Config, Context};
 use ferrowarp_proto::device::{
     Capabilities, ChecksumMode, ChecksumRequest, ChecksumState, Device, Retained, RxFrame, TxClass,
     TxFrame, frame_capacity,

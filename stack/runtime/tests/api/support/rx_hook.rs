@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use ferrowarp::device::{
-    self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig, Opened,
+    self, DeviceSpec, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, OpenConfig, Opened, Port,
 };
-use ferrowarp::{Config, Context, Port};
+use ferrowarp::{Config, Context};
 use ferrowarp_proto::device::{Capabilities, Device, TxClass};
 
 use super::reserve_pair;

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferrowarp::Port;
 use ferrowarp::device::{
-    Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, RxFrame as _, TxClass,
+    Capabilities, Device, DpdkDevice, DpdkRetained, DpdkRx, DpdkTx, Port, RxFrame as _, TxClass,
 };
 
 const MAC_LEN: usize = 6;

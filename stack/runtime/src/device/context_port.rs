@@ -1,13 +1,14 @@
-//! Counters and resource usage of a context.
+//! Port of a context: a device, and how a context watches it.
 
 use std::ops::AddAssign;
 
 use ferrowarp_proto::device::Device;
-use ferrowarp_proto::engine;
 use ferrowarp_proto::steering::mesh::PortSteering;
 use ferrowarp_proto::steering::toeplitz::RssTable;
 
-use crate::device::{DeviceCounters, DpdkDevice, DpdkLink, Steering};
+use crate::device::link::DpdkLink;
+use crate::device::port::{DeviceCounters, DpdkDevice};
+use crate::device::steering::Steering;
 
 /// Device as a context uses it.
 pub trait Port: Device {
@@ -99,26 +100,6 @@ impl AddAssign for FramesFree {
     }
 }
 
-/// Resources of a context in use now.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Usage {
-    /// Usage of the engine: connections, and the memory that they use and retain.
-    pub engine: engine::Usage,
-    /// Free frames of the transmit pools; `None` if the device does not report it, or is closed.
-    pub frames_free: Option<FramesFree>,
-}
-
-/// Adds the usage of another shard.
-impl AddAssign for Usage {
-    fn add_assign(&mut self, other: Self) {
-        self.engine += other.engine;
-        if let Some(free) = other.frames_free {
-            *self.frames_free.get_or_insert_default() += free;
-        }
-    }
-}
-
 impl Port for DpdkDevice {
     fn port_counters(&self) -> DeviceCounters {
         self.counters()
@@ -181,23 +162,5 @@ impl PortLink for DpdkLink {
 
     fn on_change(&mut self, is_up: bool) {
         self.log_change(is_up);
-    }
-}
-
-/// Counters of a context since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Counters of the engine.
-    pub engine: engine::Counters,
-    /// Counters of the port.
-    pub device: DeviceCounters,
-}
-
-/// Adds the counters of another shard.
-impl AddAssign for Counters {
-    fn add_assign(&mut self, other: Self) {
-        self.engine += other.engine;
-        self.device += other.device;
     }
 }
