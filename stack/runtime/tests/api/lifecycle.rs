@@ -218,7 +218,7 @@ fn queue_that_is_too_long_is_refused() {
 /// Private data that are too long are an error, not a panic.
 #[test]
 fn length_of_private_data_is_checked() {
-    let param = |len| ConnParam::new().private_data(&vec![1; len]);
+    let param = |len| ConnParam::new().private_data(vec![1; len]);
     assert_eq!(param(512).unwrap().private_data.len(), 512);
     assert_eq!(
         param(513).unwrap_err().to_string(),
