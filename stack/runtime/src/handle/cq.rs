@@ -36,7 +36,7 @@ pub struct CqOptions<'a> {
     pub capacity: usize,
     /// Channel on which it reports completions when it was armed ([`Cq::req_notify`]).
     pub channel: Option<&'a CompChannel>,
-    /// Shard whose queue pairs use it; `None`: those of all shards.
+    /// Shard whose queue pairs use it: these belong to that one. `None`: those of all shards.
     pub shard: Option<usize>,
     /// Completions have a time stamp ([`Wc::timestamp_ns`]): a reading of the clock for those that
     /// become visible together (`IBV_WC_EX_WITH_COMPLETION_TIMESTAMP`).
