@@ -263,6 +263,6 @@ pub use ferrowarp_proto::{
     verbs::qp_attrs::QpAttrs,
     verbs::srq::{SrqError, SrqId},
     verbs::wc::Notify,
-    verbs::wc::{CqId, QpId, Wc, WcOpcode, WcStatus},
+    verbs::wc::{CqId, QpId, Wc, WcData, WcOpcode, WcStatus},
     verbs::wr::{Bind, PostError},
 };

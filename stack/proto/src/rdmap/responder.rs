@@ -59,8 +59,8 @@ enum WriteState {
     Unknown,
 }
 
-/// IRD queue: the requests to be served, at most IRD. And the length of the Write that arrived last:
-/// Immediate Data may follow it.
+/// IRD queue: the requests to be served, at most IRD. And the length of the Write that arrived
+/// last: Immediate Data may follow it.
 #[derive(Debug)]
 #[doc(alias = "IRD")]
 pub struct Responder {

@@ -311,8 +311,8 @@ impl Stream {
         self.responder.skip_writes();
     }
 
-    /// Returns the bytes of the Write that ended last since the last call: of the one that Immediate
-    /// Data follows. 0 if there is none, or if parts of it were placed out of order.
+    /// Returns the bytes of the Write that ended last since the last call: of the one that
+    /// Immediate Data follows. 0 if there is none, or if parts of it were placed out of order.
     #[inline(always)]
     pub fn take_write_len(&mut self) -> u32 {
         self.responder.take_write_len()

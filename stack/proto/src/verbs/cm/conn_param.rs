@@ -63,8 +63,8 @@ pub struct ConnParam {
     /// FIN, and requests can be posted until the application closes the connection. Without it the
     /// connection closes after the FIN, once the posted requests have been sent. An RDMA Read
     /// without a response at the FIN never gets one: it closes the connection either way.
-    /// So a program written for verbs goes on when the peer's queue pair is destroyed, which it does
-    /// not notice there before it sends.
+    /// So a program written for verbs goes on when the peer's queue pair is destroyed, which it
+    /// does not notice there before it sends.
     ///
     /// [`ConnEvent::PeerFinished`]: crate::verbs::cm::ConnEvent::PeerFinished
     pub half_close: bool,
