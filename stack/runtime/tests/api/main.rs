@@ -9,6 +9,7 @@ mod async_events;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod backlog;
+mod bad_input;
 mod close;
 mod comp_channel;
 mod completions;
