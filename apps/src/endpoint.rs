@@ -218,19 +218,31 @@ impl Endpoint {
     /// # Errors
     /// If the limit of queue pairs is reached.
     pub fn create_qp(&self, max_send_wr: usize, max_recv_wr: usize) -> anyhow::Result<Qp> {
-        self.create_qp_with(&self.cq, max_send_wr, max_recv_wr)
+        self.create_qp_with(|cq| {
+            QpOptions::new(cq).max_send_wr(max_send_wr).max_recv_wr(max_recv_wr)
+        })
     }
 
-    /// As [`Endpoint::create_qp`], for a connection that arrived at any shard: a port may spread
-    /// the connections of a peer over all of them.
+    /// As [`Endpoint::create_qp`], with options.
     ///
     /// # Errors
     /// As [`Endpoint::create_qp`].
-    pub fn create_qp_on(
-        &mut self,
+    pub fn create_qp_with<'a>(
+        &'a self,
+        options: impl FnOnce(&'a Cq) -> QpOptions<'a>,
+    ) -> anyhow::Result<Qp> {
+        self.new_qp(&options(&self.cq))
+    }
+
+    /// As [`Endpoint::create_qp_with`], for a connection that arrived at any shard: a port may
+    /// spread the connections of a peer over all of them.
+    ///
+    /// # Errors
+    /// As [`Endpoint::create_qp`].
+    pub fn create_qp_on<'a>(
+        &'a mut self,
         shard: usize,
-        max_send_wr: usize,
-        max_recv_wr: usize,
+        options: impl FnOnce(&'a Cq) -> QpOptions<'a>,
     ) -> anyhow::Result<Qp> {
         let is_of_shard = |cq: &Cq| cq.shard() == Some(shard);
         if !is_of_shard(&self.cq) && !self.other_cqs.iter().any(is_of_shard) {
@@ -238,17 +250,11 @@ impl Endpoint {
             self.other_cqs.push(self.context.create_cq_with(&options)?);
         }
         let cq = self.other_cqs.iter().find(|cq| is_of_shard(cq)).unwrap_or(&self.cq);
-        self.create_qp_with(cq, max_send_wr, max_recv_wr)
+        self.new_qp(&options(cq))
     }
 
-    fn create_qp_with(
-        &self,
-        cq: &Cq,
-        max_send_wr: usize,
-        max_recv_wr: usize,
-    ) -> anyhow::Result<Qp> {
-        let options = QpOptions::new(cq).max_send_wr(max_send_wr).max_recv_wr(max_recv_wr);
-        self.pd.create_qp(&options).context("cannot create a queue pair for another connection")
+    fn new_qp(&self, options: &QpOptions<'_>) -> anyhow::Result<Qp> {
+        self.pd.create_qp(options).context("cannot create a queue pair for another connection")
     }
 }
 

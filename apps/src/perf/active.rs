@@ -2,6 +2,7 @@
 //! them have been confirmed.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
@@ -15,7 +16,8 @@ use crate::perf::peak::Peak;
 use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session, indices};
 use crate::perf::slots;
 
-/// Most messages posted on one connection before the next one is served.
+/// Messages posted on one connection before the next one is served; most that are posted together
+/// unless the run demands a length.
 const POST_BURST: u64 = 64;
 
 /// At least one signaled request per so many bytes, so that peaks show the connection's rate.
@@ -41,10 +43,17 @@ struct Flow {
 }
 
 impl Flow {
-    /// Returns the messages that may be posted now, if `depth` may be outstanding.
-    fn postable(&self, depth: u64) -> u64 {
-        let allowed = self.message_limit.min(self.credit_limit).saturating_sub(self.posted);
-        allowed.min(depth.saturating_sub(self.posted - self.completed))
+    /// Returns the count of messages at which posting has to pause, if `depth` may be outstanding.
+    fn posted_max(&self, depth: u64) -> u64 {
+        self.message_limit.min(self.credit_limit).min(self.completed.saturating_add(depth))
+    }
+
+    /// Returns the messages to post together now; 0: none.
+    fn next_burst(&self, posting: &Posting) -> u64 {
+        let postable = self.posted_max(posting.depth).saturating_sub(self.posted);
+        let burst = postable.min(posting.burst_max);
+        let is_enough = burst >= posting.burst_min || self.posted + burst == self.message_limit;
+        if is_enough { burst } else { 0 }
     }
 
     /// True if all messages are posted, but not the Read that confirms them.
@@ -53,13 +62,41 @@ impl Flow {
     }
 }
 
+/// How messages are posted.
+struct Posting {
+    /// Messages that may be outstanding on a connection.
+    depth: u64,
+    /// Messages per signaled one.
+    signal_every: u64,
+    /// Messages that are posted together: at least, except for the last ones, and at most.
+    burst_min: u64,
+    burst_max: u64,
+}
+
+impl Posting {
+    fn new(session: &Session, run: &Run) -> Self {
+        let depth = u64::from(session.hello.tx_depth);
+        let signal_every = match run.cq_mod {
+            0 if session.test().transfer().is_fetch() => 1,
+            0 => (depth / 4).min(SIGNAL_LEN_MAX / run.size).clamp(1, 64),
+            count => count.into(),
+        };
+        let (burst_min, burst_max) = match run.post_list {
+            // Each message is posted when it is built.
+            0 if session.verify() => (1, 1),
+            0 => (1, POST_BURST),
+            count => (count.into(), count.into()),
+        };
+        Self { depth, signal_every, burst_min, burst_max }
+    }
+}
+
 /// Active half of one side.
 pub struct Active {
     run: Run,
     transfer: Transfer,
-    depth: u64,
-    signal_every: u64,
-    flows: Vec<Flow>,
+    posting: Posting,
+    flows: Box<[Flow]>,
     /// Flows that may have something to post, in the order in which they are served. A step does
     /// not visit the others: there may be a thousand.
     due: VecDeque<u16>,
@@ -81,7 +118,6 @@ impl Active {
     /// Starts the run and its clock.
     #[must_use]
     pub fn start(session: &Session, run: Run, now: Instant) -> Self {
-        let depth = u64::from(session.hello.tx_depth);
         let limited = run.iterations > 0;
         let flow = |_| Flow {
             posted: 0,
@@ -96,8 +132,7 @@ impl Active {
         Self {
             run,
             transfer: session.test().transfer(),
-            depth,
-            signal_every: (depth / 4).min(SIGNAL_LEN_MAX / run.size).clamp(1, 64),
+            posting: Posting::new(session, &run),
             flows: indices(session.hello.qps).map(flow).collect(),
             due: indices(session.hello.qps).collect(),
             started: now,
@@ -119,23 +154,20 @@ impl Active {
     pub fn poll(&mut self, session: &mut Session, now: Instant) -> anyhow::Result<()> {
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             self.deadline = None;
-            for flow in &mut self.flows {
-                flow.message_limit = flow.posted;
-            }
-            self.serve_all();
+            self.end_posting();
         }
         for _ in 0..self.due.len() {
             let Some(index) = self.due.pop_front() else { break };
             let flow = &mut self.flows[usize::from(index)];
-            let burst = flow.postable(self.depth).min(POST_BURST);
-            if session.verify() {
-                for _ in 0..burst {
-                    if !post_verified(session, &self.run, self.signal_every, index, flow)? {
-                        break;
-                    }
-                }
-            } else if burst > 0 {
-                post(session, &self.run, self.signal_every, index, flow, burst)?;
+            let mut left = POST_BURST;
+            while left > 0 {
+                let burst = flow.next_burst(&self.posting);
+                let posted = match burst {
+                    0 => break,
+                    _ => post(session, &self.run, &self.posting, index, flow, burst)?,
+                };
+                // The send queue may have had no room for all of them.
+                left = if posted < burst { 0 } else { left.saturating_sub(burst) };
             }
             if flow.is_confirm_due(self.transfer) {
                 flow.confirm_posted = session.post_confirming_read(index)?;
@@ -144,7 +176,7 @@ impl Active {
                 flow.drain_sends = session.post_drain_sends(index, flow.drain_sends)?;
             }
             // The send queue may have had no room.
-            flow.is_due = flow.postable(self.depth) > 0
+            flow.is_due = flow.next_burst(&self.posting) > 0
                 || flow.is_confirm_due(self.transfer)
                 || flow.drain_sends > 0;
             if flow.is_due {
@@ -160,6 +192,19 @@ impl Active {
             session.send_control(Message::Done(self.tally()))?;
         }
         Ok(())
+    }
+
+    /// Ends the posting of a run without a number of messages.
+    fn end_posting(&mut self) {
+        for flow in &mut self.flows {
+            // The last message is signaled: unless it was, there is one more. A Write is confirmed
+            // and a Send counted all the same.
+            let is_open = self.transfer.is_fetch()
+                && flow.completed < flow.posted
+                && !flow.posted.is_multiple_of(self.posting.signal_every);
+            flow.message_limit = flow.posted + u64::from(is_open);
+        }
+        self.serve_all();
     }
 
     /// Has the next step serve each flow.
@@ -208,25 +253,23 @@ impl Active {
             flow.confirmed |= id.number == 0;
             return Ok(());
         }
+        // The number is the count of messages up to this one, modulo 2^32.
+        #[expect(clippy::cast_possible_truncation, reason = "compared modulo 2^32")]
+        let step = u64::from(id.number.wrapping_sub(flow.completed as u32));
+        let first = flow.completed;
+        flow.completed += step;
+        self.completed += step;
         if self.transfer.is_fetch() {
-            // Each Read or atomic operation is signaled, and they complete in order.
-            let number = flow.completed;
-            flow.completed += 1;
-            self.completed += 1;
             ensure!(
                 u64::from(wc.byte_len) == self.run.size,
                 "an RDMA Read completed with too few bytes"
             );
             if session.verify() {
-                self.verify_fetched(session, id.index, number)?;
+                for number in first..first + step {
+                    self.verify_fetched(session, id.index, number)?;
+                }
             }
-            return Ok(());
         }
-        // The number is the count of messages up to this one, modulo 2^32.
-        #[expect(clippy::cast_possible_truncation, reason = "compared modulo 2^32")]
-        let step = u64::from(id.number.wrapping_sub(flow.completed as u32));
-        flow.completed += step;
-        self.completed += step;
         Ok(())
     }
 
@@ -363,62 +406,69 @@ pub fn uses_receives(session: &Session) -> bool {
     }
 }
 
-/// Returns the flags of message `count` of a flow, counted from one: whether it is signaled.
-fn flags(transfer: Transfer, signal_every: u64, flow: &Flow, count: u64) -> SendFlags {
-    let is_signaled =
-        count.is_multiple_of(signal_every) || count == flow.message_limit || transfer.is_fetch();
-    SendFlags::SIGNALED.when(is_signaled)
-}
-
-/// Posts the next `burst` messages of a flow, or as many as fit into the send queue.
+/// Posts the next `burst` messages of a flow together; returns how many fit into the send queue.
 #[inline]
 fn post(
     session: &Session,
     run: &Run,
-    signal_every: u64,
+    posting: &Posting,
     qp: u16,
     flow: &mut Flow,
     burst: u64,
-) -> anyhow::Result<()> {
-    let transfer = session.test().transfer();
-    let mut post = session.post(qp);
-    for number in flow.posted..flow.posted + burst {
-        let flags = flags(transfer, signal_every, flow, number + 1);
-        session.add_message(&mut post, run, qp, number, flags);
+) -> anyhow::Result<u64> {
+    let signal_every = posting.signal_every;
+    let last = match run.cq_mod {
+        0 => flow.message_limit,
+        // Posting may have to pause before that many, and none outstanding might be signaled.
+        _ => flow.posted_max(posting.depth),
+    };
+    let flags = |number: u64| {
+        let count = number + 1;
+        SendFlags::SIGNALED.when(count.is_multiple_of(signal_every) || count == last)
+    };
+    let numbers = flow.posted..flow.posted + burst;
+    if session.verify() {
+        build(session, run, qp, numbers.clone())?;
     }
-    flow.posted += session.ring(qp, post)?.map_or(burst, |posted| posted as u64);
-    Ok(())
+    let notifies = session.sends_notification();
+    let is_inline = session.sends_inline(run);
+    let mut post = session.post(qp);
+    if notifies {
+        for number in numbers {
+            if is_inline {
+                session.add_inline_message(&mut post, run, qp, number, SendFlags::NONE);
+            } else {
+                session.add_message(&mut post, run, qp, number, SendFlags::NONE);
+            }
+            // The empty Send notifies the Data Sink that the preceding Write has been placed.
+            let wr_id = session.wr_id(KIND_MESSAGE, qp, number + 1);
+            post.send(&[]).wr_id(wr_id).with(flags(number));
+        }
+    } else if is_inline {
+        for number in numbers {
+            session.add_inline_message(&mut post, run, qp, number, flags(number));
+        }
+    } else {
+        for number in numbers {
+            session.add_message(&mut post, run, qp, number, flags(number));
+        }
+    }
+    let requests = if notifies { 2 } else { 1 };
+    let posted = session.ring(qp, post)?.map_or(burst * requests, |posted| posted as u64);
+    ensure!(posted.is_multiple_of(requests), "the send queue is smaller than negotiated");
+    flow.posted += posted / requests;
+    Ok(posted / requests)
 }
 
-/// Fills and posts the next message of a flow; `false` if the send queue is full.
-fn post_verified(
-    session: &Session,
-    run: &Run,
-    signal_every: u64,
-    qp: u16,
-    flow: &mut Flow,
-) -> anyhow::Result<bool> {
-    let number = flow.posted;
-    let count = number + 1;
-    let transfer = session.test().transfer();
-    let flags = flags(transfer, signal_every, flow, count);
-    let notify = session.sends_notification();
-    if !transfer.is_fetch() {
+/// Writes messages that are to be verified to their slots, unless they are fetched.
+fn build(session: &Session, run: &Run, qp: u16, numbers: Range<u64>) -> anyhow::Result<()> {
+    if session.test().transfer().is_fetch() {
+        return Ok(());
+    }
+    for number in numbers {
         let offset = usize::try_from(session.offset(run, qp, number))?;
         let pattern = Pattern::new(session.stream(qp, true), number);
         slots::fill(&session.end, &session.tx, offset, usize::try_from(run.size)?, pattern);
     }
-    let mut post = session.post(qp);
-    let own_flags = if notify { SendFlags::default() } else { flags };
-    session.add_message(&mut post, run, qp, number, own_flags);
-    if notify {
-        // The empty Send notifies the Data Sink that the preceding Write has been placed.
-        post.send(&[]).wr_id(session.wr_id(KIND_MESSAGE, qp, count)).with(flags);
-    }
-    match session.ring(qp, post)? {
-        None => flow.posted = count,
-        Some(0) => return Ok(false),
-        Some(_) => bail!("the send queue is smaller than negotiated"),
-    }
-    Ok(true)
+    Ok(())
 }

@@ -50,6 +50,7 @@ pub(super) fn hello(test: Test, args: &TestArgs, worker: &Worker) -> Hello {
         span: args.span(test),
         tx: Region::default(),
         rx: Region::default(),
+        inline_size: args.queues.inline_size.unwrap_or(0),
     }
 }
 

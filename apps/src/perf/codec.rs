@@ -53,6 +53,11 @@ impl Reader<'_> {
         self.take().map(u32::from_be_bytes)
     }
 
+    /// Returns a field that peers may omit: 0 then.
+    pub(super) fn optional_u32(&mut self) -> u32 {
+        self.u32().unwrap_or(0)
+    }
+
     pub(super) fn u64(&mut self) -> Result<u64, ControlError> {
         self.take().map(u64::from_be_bytes)
     }

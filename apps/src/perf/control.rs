@@ -104,6 +104,8 @@ pub struct Hello {
     pub tx: Region,
     /// Region in which the responder's messages arrive.
     pub rx: Region,
+    /// Longest message in bytes that an active side copies into its request; 0: none.
+    pub inline_size: u32,
 }
 
 impl Hello {
@@ -137,7 +139,7 @@ pub struct Welcome {
 }
 
 /// Parameters of a run, which has one message size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Bytes per message.
     pub size: u64,
@@ -151,6 +153,10 @@ pub struct Run {
     pub slots: u32,
     /// Messages that may be sent on each data connection before the first credit; 0: no limit.
     pub credits: u32,
+    /// Requests that are posted together; 0: as many as the active side likes.
+    pub post_list: u32,
+    /// Requests per signaled one; 0: as the active side likes.
+    pub cq_mod: u32,
 }
 
 /// Counts of one side in a run, over all data connections.
@@ -254,14 +260,14 @@ impl ControlFrame {
                 let qps = hello.qps as u16;
                 out.u8(hello.test.code()).u8(hello.flags).u16(qps);
                 out.u32(hello.tx_depth).u32(hello.rx_depth).u32(hello.token).u64(hello.span);
-                out.region(hello.tx).region(hello.rx);
+                out.region(hello.tx).region(hello.rx).u32(hello.inline_size);
             }
             Message::Welcome(welcome) => {
                 out.region(welcome.tx).region(welcome.rx);
             }
             Message::Run(run) => {
                 out.u64(run.size).u64(run.iterations).u64(run.duration_ms).u64(run.stride);
-                out.u32(run.slots).u32(run.credits);
+                out.u32(run.slots).u32(run.credits).u32(run.post_list).u32(run.cq_mod);
             }
             Message::Consumed { qp, count } | Message::Refilled { qp, count } => {
                 out.u32(*qp).u32(0).u64(*count);
@@ -302,6 +308,7 @@ impl ControlFrame {
                     span: rest.u64()?,
                     tx: rest.region()?,
                     rx: rest.region()?,
+                    inline_size: rest.optional_u32(),
                 })
             }
             2 => Message::Welcome(Welcome { tx: rest.region()?, rx: rest.region()? }),
@@ -312,6 +319,8 @@ impl ControlFrame {
                 stride: rest.u64()?,
                 slots: rest.u32()?,
                 credits: rest.u32()?,
+                post_list: rest.optional_u32(),
+                cq_mod: rest.optional_u32(),
             }),
             4 => Message::Ready,
             5 => Message::Go,

@@ -16,6 +16,8 @@ use crate::perf::control::{
 };
 use crate::perf::kind::{AtomicType, Test, Transfer};
 use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
+use crate::perf::perftest_options::PerftestArgs;
+use crate::perf::queue_options::QueueArgs;
 use crate::perf::session::completions_max;
 use crate::shard_options::ShardArgs;
 
@@ -131,6 +133,9 @@ pub struct ServerArgs {
     #[arg(short, long, default_value_t = PORT)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
+    /// Options of perftest without an effect.
+    #[command(flatten)]
+    pub perftest: PerftestArgs,
     /// Exits after one client, with its result as exit status.
     #[arg(long)]
     pub once: bool,
@@ -189,6 +194,9 @@ pub struct TestArgs {
     #[arg(short, long, default_value_t = 128)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=8192))]
     pub tx_depth: u32,
+    /// Posting and completion.
+    #[command(flatten)]
+    pub queues: QueueArgs,
     /// Outstanding RDMA Reads or atomic operations per queue pair; default of --ird and --ord.
     #[arg(short, long, default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
@@ -233,6 +241,9 @@ pub struct TestArgs {
     /// Aborts after so many seconds without progress of the peer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     pub timeout: Duration,
+    /// Options of perftest without an effect.
+    #[command(flatten)]
+    pub perftest: PerftestArgs,
 }
 
 impl TestArgs {
@@ -272,6 +283,7 @@ impl TestArgs {
             qps >= shards,
             "{shards} shards for {qps} queue pairs: give -q {shards} or more, or fewer --shards"
         );
+        self.queues.check(test, self)?;
         let entries = completions_max(qps, self.tx_depth, self.rx_depth(test)) as u64;
         anyhow::ensure!(
             entries <= QUEUE_ENTRIES_MAX,
@@ -331,6 +343,9 @@ impl TestArgs {
     /// a credit while the sink reposts receives.
     #[must_use]
     pub const fn rx_depth(&self, test: Test) -> u32 {
+        if let Some(receives) = self.queues.rx_depth {
+            return receives;
+        }
         match (test.transfer(), self.verify) {
             (Transfer::Send, false) => 2 * self.tx_depth,
             (Transfer::Write, false) if self.write_with_imm => 2 * self.tx_depth,
@@ -370,7 +385,7 @@ impl TestArgs {
             (Transfer::Write, _) if test.is_latency() => 0,
             // Results are kept apart by the depth alone.
             (Transfer::Atomic, _) => 0,
-            (_, true) => slots,
+            (_, true) => slots.min(self.rx_depth(test)),
             (Transfer::Send, false) => self.rx_depth(test),
             (Transfer::Write, false) if self.write_with_imm => self.rx_depth(test),
             (Transfer::Write | Transfer::Read, false) => 0,
@@ -382,6 +397,8 @@ impl TestArgs {
             stride,
             slots,
             credits,
+            post_list: self.queues.post_list.unwrap_or(0),
+            cq_mod: self.queues.signal_every(),
         }
     }
 }

@@ -69,6 +69,47 @@ fn send_credits_do_not_exceed_receive_depth() {
 }
 
 #[test]
+fn receives_bound_credits_and_lists() {
+    let (test, args) = loop_args("send-bw -t 16 -r 5").unwrap();
+    assert_eq!((args.rx_depth(test), args.run(test, 64).credits), (5, 5));
+    let (test, args) = loop_args("send-bw -t 16 -r 5 --verify").unwrap();
+    assert_eq!((args.run(test, 64).slots, args.run(test, 64).credits), (16, 5));
+    // Of 18 credits the peer may owe 3, because it returns 4 at a time.
+    for (list, fits) in [(15, true), (16, false)] {
+        let (test, args) = loop_args(&format!("send-bw -t 18 -r 18 -l {list}")).unwrap();
+        assert_eq!(args.check(test).is_ok(), fits, "{list}");
+    }
+}
+
+#[test]
+fn last_of_each_list_is_signaled_unless_chosen() {
+    for (line, post_list, cq_mod) in [
+        ("write-bw", 0, 0),
+        ("write-bw -Q 100", 0, 100),
+        ("write-bw -l 16", 16, 16),
+        ("write-bw --post_list 16 --cq-mod 4", 16, 4),
+        ("read-bw -l 128 -Q 1", 128, 1),
+    ] {
+        let (test, args) = loop_args(line).unwrap();
+        args.check(test).unwrap();
+        let run = args.run(test, 64);
+        assert_eq!((run.post_list, run.cq_mod), (post_list, cq_mod), "{line}");
+    }
+}
+
+#[test]
+fn options_without_effect_are_accepted() {
+    let line = "write-bw -R -z -F -N -x 3 -c RC --report_gbits --com_rdma_cm";
+    assert!(loop_args("write-bw -c UD").is_err());
+    let line = line.replace("-z ", "");
+    let (test, args) = loop_args(&line).unwrap();
+    args.check(test).unwrap();
+    assert!(args.perftest.comm_rdma_cm && args.perftest.report_gbits);
+    let server = "iwperf server --dev tap:x0 -R -z -F -N -x 3 -c RC --report_gbits";
+    IwperfOptions::try_parse_from(server.split(' ')).unwrap();
+}
+
+#[test]
 fn queue_pairs_default_to_one_for_each_shard() {
     for (line, qps) in [
         ("write-bw", 1),
@@ -101,6 +142,11 @@ fn conflicting_options_are_rejected() {
         "write-bw --shared-buffer --verify",
         "write-bw -n 0",
         "write-bw -t 0",
+        "write-bw -l 0",
+        "write-bw -Q 0",
+        "write-bw -I 257",
+        "send-bw -r 0",
+        "send-bw -r 16385",
         "write-bwx",
         "",
     ] {
@@ -124,6 +170,16 @@ fn conflicting_options_are_rejected() {
         "write-bw --mpa-revision 1 --peer-to-peer write",
         "write-bw --mpa-revision 0 --write-with-imm",
         "atomic-lat --mpa-revision 0",
+        "write-bw -l 129",
+        "write-bw -Q 129",
+        "write-bw -l 100 -Q 3",
+        "send-bw --verify -l 128",
+        "send-lat -l 2",
+        "read-lat -Q 2",
+        "read-bw -I 8",
+        "atomic-lat -I 8",
+        "write-bw -r 8",
+        "read-bw --verify -r 8",
     ] {
         let (test, args) = loop_args(line).unwrap();
         assert!(args.check(test).is_err(), "{line}");

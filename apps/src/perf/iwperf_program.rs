@@ -140,7 +140,7 @@ fn report(
 
 /// Serves clients; the state of the port at the end goes to `environment`.
 fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()> {
-    let ServerArgs { device, shards, reads, port, once, timeout, json: _ } = args;
+    let ServerArgs { device, shards, reads, port, once, timeout, json: _, perftest: _ } = args;
     let busy = BUSY_QPS * u32::try_from(shards.shards)?;
     let serves = Some(*timeout);
     let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards, serves };

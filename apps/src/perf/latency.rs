@@ -27,6 +27,8 @@ const SIGNAL_EVERY: u64 = 32;
 struct PingPong {
     run: Run,
     transfer: Transfer,
+    /// Messages are copied into their requests.
+    is_inline: bool,
     /// Messages sent and received.
     sent: u64,
     received: u64,
@@ -73,9 +75,9 @@ fn clear_polled_bytes(session: &Session, run: &Run) -> anyhow::Result<()> {
 }
 
 impl PingPong {
-    const fn new(session: &Session, run: Run) -> Self {
-        let transfer = session.test().transfer();
-        Self { run, transfer, sent: 0, received: 0, verified: 0, errors: 0 }
+    fn new(session: &Session, run: Run) -> Self {
+        let (transfer, is_inline) = (session.test().transfer(), session.sends_inline(&run));
+        Self { run, transfer, is_inline, sent: 0, received: 0, verified: 0, errors: 0 }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "the mark is modulo 256")]
@@ -113,7 +115,11 @@ impl PingPong {
         let signaled = self.transfer.is_fetch() || number.is_multiple_of(SIGNAL_EVERY);
         let flags = SendFlags::SIGNALED.when(signaled);
         let mut post = session.post(0);
-        session.add_message(&mut post, &self.run, 0, number, flags);
+        if self.is_inline {
+            session.add_inline_message(&mut post, &self.run, 0, number, flags);
+        } else {
+            session.add_message(&mut post, &self.run, 0, number, flags);
+        }
         let is_posted = session.ring(0, post)?.is_none();
         self.sent += u64::from(is_posted);
         Ok(is_posted)

@@ -11,6 +11,8 @@ pub const SIZE_MAX: u64 = 1 << 30;
 pub const REGION_LEN_MAX: u64 = 4 << 30;
 /// Bytes of an atomic operation.
 pub const ATOMIC_LEN: u64 = 8;
+/// Most outstanding requests, or receives, of a data connection.
+pub const DEPTH_MAX: u32 = 16384;
 /// Most data connections of a session.
 pub const QPS_MAX: u32 = 1 << 16;
 
@@ -24,6 +26,12 @@ pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
         "the slots do not fit the region"
     );
     ensure!(run.credits <= hello.rx_depth, "more credits than receives");
+    // An active side could otherwise wait for ever: to post a list, or for a completion.
+    ensure!(run.post_list.max(run.cq_mod) <= hello.tx_depth, "a post list beyond the depth");
+    ensure!(
+        run.cq_mod == 0 || run.post_list.is_multiple_of(run.cq_mod),
+        "a post list without a signaled request"
+    );
     ensure!(
         run.iterations > 0 || run.duration_ms > 0,
         "the run has neither a count nor a duration"
@@ -60,11 +68,20 @@ mod tests {
             span: 1024,
             tx: region,
             rx: region,
+            inline_size: 0,
         }
     }
 
-    const RUN: Run =
-        Run { size: 60, iterations: 1, duration_ms: 0, stride: 64, slots: 16, credits: 16 };
+    const RUN: Run = Run {
+        size: 60,
+        iterations: 1,
+        duration_ms: 0,
+        stride: 64,
+        slots: 16,
+        credits: 16,
+        post_list: 0,
+        cq_mod: 0,
+    };
 
     #[test]
     fn run_within_limits_is_accepted() {
@@ -104,6 +121,9 @@ mod tests {
             Run { credits: u32::MAX, slots: u32::MAX, ..RUN },
             Run { iterations: 0, ..RUN },
             Run { slots: 8, ..RUN },
+            Run { post_list: 17, ..RUN },
+            Run { cq_mod: 17, ..RUN },
+            Run { post_list: 8, cq_mod: 16, ..RUN },
         ] {
             assert!(check_run(&hello(), &wrong).is_err(), "{wrong:?}");
         }

@@ -1,6 +1,6 @@
 //! iwperf: bandwidth and latency tests, modeled on perftest.
 //!
-//! [`iwperf_options`] is the command line and [`control`] the control exchange; [`session`] holds
+//! [`iwperf_options`] is the command line, with [`queue_options`] and [`perftest_options`], and [`control`] the control exchange; [`session`] holds
 //! one side's connections and memory; [`test_run`] is one run, with [`active`] and [`passive`]
 //! halves for bandwidth, and [`latency`]; [`client`] and [`server`] run the sequence of runs;
 //! [`report`], [`hdr`] and [`progress`] produce the output.
@@ -21,8 +21,10 @@ pub mod latency_stats;
 pub mod limits;
 pub mod passive;
 pub mod peak;
+pub mod perftest_options;
 pub mod private_data;
 pub mod progress;
+pub mod queue_options;
 pub mod report;
 pub mod server;
 mod server_session;

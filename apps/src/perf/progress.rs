@@ -131,8 +131,7 @@ mod tests {
 
     #[test]
     fn progress_follows_messages_or_time() {
-        let run =
-            Run { size: 1, iterations: 200, duration_ms: 0, stride: 64, slots: 1, credits: 0 };
+        let run = Run { size: 1, iterations: 200, stride: 64, slots: 1, ..Run::default() };
         assert_eq!(bar_position(&run, Duration::ZERO, 50), 250);
         assert_eq!(bar_position(&run, Duration::ZERO, u64::MAX), BAR_LEN);
         let run = Run { iterations: 0, duration_ms: 4000, ..run };

@@ -4,20 +4,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context};
+use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context, INLINE_LEN_MAX};
 
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, allocate, conn_param};
 use crate::mpa_options::IrdOrdArgs;
 use crate::perf::control::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::kind::Test;
-use crate::perf::limits::{QPS_MAX, REGION_LEN_MAX, check_run};
+use crate::perf::limits::{DEPTH_MAX, QPS_MAX, REGION_LEN_MAX, check_run};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::run_loop::Step;
 use crate::watchdog::Watchdog;
 
-/// Most outstanding requests, or receives, of a data connection.
-const DEPTH_MAX: u32 = 16384;
 /// IRD and ORD for clients with an MPA revision that does not negotiate them.
 const IRD_DEFAULT: u16 = 16;
 /// Polling interval while memory is being allocated.
@@ -134,6 +132,7 @@ impl ServerSession {
             span: 0,
             tx: nothing,
             rx: nothing,
+            inline_size: 0,
         };
         let (tx, rx) = (end.alloc_mr(64, Access::ALL)?, end.alloc_mr(64, Access::ALL)?);
         let peer = Welcome { tx: nothing, rx: nothing };
@@ -306,6 +305,8 @@ impl ServerSession {
             hello.buffers(),
             hello.span
         );
+        let inline = usize::try_from(hello.inline_size)?;
+        ensure!(inline <= INLINE_LEN_MAX, "{INLINE_LEN_MAX} inline bytes are served at most");
         let lens = region_lens(&hello, false)?;
         let (context, provide) = (self.session.end.context.clone(), self.allocate_regions);
         let error_text = "no thread can be started for the memory (raise ulimit -u)";

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use ferrowarp::{AtomicOp, Mr, Post, Qp, SendFlags, Wc};
+use ferrowarp::{AtomicOp, Cq, INLINE_LEN_MAX, Mr, Post, Qp, QpOptions, SendFlags, Wc, WqePayload};
 
 use crate::endpoint::{self, Endpoint, WrId, check_wc, end_reason, sge_at};
 use crate::message_channel::MessageChannel;
@@ -115,8 +115,7 @@ impl Session {
     /// # Errors
     /// If the limit of queue pairs is reached.
     pub fn create_data_qp(end: &Endpoint, hello: &Hello) -> anyhow::Result<Qp> {
-        let [sends, receives] = Self::data_depths(hello);
-        end.create_qp(sends, receives)
+        end.create_qp_with(|cq| Self::data_options(cq, hello))
     }
 
     /// Returns the data connection to accept a request with that arrived at `shard`.
@@ -126,16 +125,19 @@ impl Session {
     pub fn data_qp_on(&mut self, index: usize, shard: usize) -> anyhow::Result<&Qp> {
         let qp = self.data.get_mut(index).context("the session has no such data connection")?;
         if qp.shard().is_some_and(|other| other != shard) {
-            let [sends, receives] = Self::data_depths(&self.hello);
-            *qp = self.end.create_qp_on(shard, sends, receives)?;
+            *qp = self.end.create_qp_on(shard, |cq| Self::data_options(cq, &self.hello))?;
         }
         Ok(qp)
     }
 
-    /// Returns the depths of a data connection's send and receive queue.
-    fn data_depths(hello: &Hello) -> [usize; 2] {
-        let receives = usize::try_from(hello.rx_depth).unwrap_or(usize::MAX).max(1);
-        [send_depth(hello.tx_depth, hello.rx_depth), receives]
+    /// Returns the options of a data connection's queue pair.
+    fn data_options<'a>(cq: &'a Cq, hello: &Hello) -> QpOptions<'a> {
+        let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let options = QpOptions::new(cq)
+            .max_send_wr(send_depth(hello.tx_depth, hello.rx_depth))
+            .max_recv_wr(count(hello.rx_depth).max(1));
+        let inline_data = options.max_inline_data.max(count(hello.inline_size));
+        options.max_inline_data(inline_data)
     }
 
     /// Creates the control channel of a session with `qps` data connections.
@@ -277,13 +279,18 @@ impl Session {
         posted.context("cannot post a receive")
     }
 
+    /// True if the messages of a run are copied into their requests.
+    #[must_use]
+    pub fn sends_inline(&self, run: &Run) -> bool {
+        !self.test().transfer().is_fetch() && run.size <= self.hello.inline_size.into()
+    }
+
     /// Adds the request that transfers message `number`: from the local `tx` to the peer's `rx`,
     /// or by RDMA Read from the peer's `tx` to the local `rx`. Its `wr_id` has the count of
     /// messages up to it.
     ///
     /// # Panics
     /// Never for sizes that were checked: messages are at most 1 GiB.
-    // Each arm encodes its own request: one that is chosen first would be built in memory.
     #[inline(always)]
     pub fn add_message(
         &self,
@@ -294,9 +301,45 @@ impl Session {
         flags: SendFlags,
     ) {
         let size = u32::try_from(run.size).expect("messages are at most 1 GiB");
+        let built = sge_at(&self.tx, self.offset(run, qp, number), size);
+        self.add_built(post, run, qp, number, flags, built);
+    }
+
+    /// As [`Session::add_message`], for a run whose messages are copied into their requests
+    /// ([`Session::sends_inline`]).
+    pub fn add_inline_message(
+        &self,
+        post: &mut Post<'_>,
+        run: &Run,
+        qp: u16,
+        number: u64,
+        flags: SendFlags,
+    ) {
+        let index = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let mut message = [0; INLINE_LEN_MAX];
+        let message = &mut message[..index(run.size)];
+        self.tx.read(index(self.offset(run, qp, number)), message);
+        self.add_built(post, run, qp, number, flags, WqePayload::Inline(message));
+    }
+
+    /// Adds the request that transfers message `number`, which is in `built` unless it is fetched.
+    // Each arm encodes its own request: one that is chosen first would be built in memory.
+    #[inline(always)]
+    fn add_built<'a>(
+        &self,
+        post: &mut Post<'_>,
+        run: &Run,
+        qp: u16,
+        number: u64,
+        flags: SendFlags,
+        built: impl Into<WqePayload<'a>>,
+    ) {
         let offset = self.offset(run, qp, number);
         let wr_id = self.wr_id(KIND_MESSAGE, qp, number + 1);
-        let (built, sink) = (sge_at(&self.tx, offset, size), sge_at(&self.rx, offset, size));
+        let sink = || {
+            let size = u32::try_from(run.size).expect("messages are at most 1 GiB");
+            sge_at(&self.rx, offset, size)
+        };
         match self.test().transfer() {
             Transfer::Write if self.uses_immediate() => {
                 let data = number.to_be_bytes();
@@ -309,10 +352,10 @@ impl Session {
             Transfer::Atomic => {
                 // One word for all operations of the connection.
                 let word = self.peer.tx.at(self.offset(run, qp, 0));
-                post.atomic(self.atomic_op(number), sink, word).wr_id(wr_id).with(flags);
+                post.atomic(self.atomic_op(number), sink(), word).wr_id(wr_id).with(flags);
             }
             Transfer::Read => {
-                post.read(sink, self.peer.tx.at(offset)).wr_id(wr_id).with(flags);
+                post.read(sink(), self.peer.tx.at(offset)).wr_id(wr_id).with(flags);
             }
             Transfer::Send => {
                 post.send(built).wr_id(wr_id).with(flags);

@@ -13,6 +13,7 @@ use ferrowarp_apps::{perf, ping};
 
 mod commands;
 mod many_sessions;
+mod perftest_options;
 mod sessions;
 mod shards;
 mod surroundings;

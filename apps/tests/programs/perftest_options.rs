@@ -1,0 +1,86 @@
+//! The options of perftest over a pair of rings, and between two processes.
+
+use crate::commands::{LoopRunner, error_line};
+
+#[test]
+fn options_without_effect_change_nothing() {
+    let fx = LoopRunner::new();
+    let line = "send-bw -n 20 -R -z -F -N -x 3 -c RC --report_gbits";
+    assert_eq!(fx.results(line)[0]["iterations"], 20);
+}
+
+/// Each number of messages also leaves a last list that is shorter, and a last message that is
+/// signaled out of turn.
+#[test]
+fn lists_and_moderation_transfer_every_message() {
+    let fx = LoopRunner::new();
+    for test in ["write-bw", "read-bw", "send-bw", "atomic-bw", "write-bw --write-with-imm"] {
+        let size = if test == "atomic-bw" { "" } else { "-s 3000" };
+        for queues in ["-l 1", "-l 8", "-Q 1", "-Q 16", "-l 12 -Q 4", "-l 8 -q 3 -b"] {
+            for verify in ["", "--verify"] {
+                let line = format!("{test} {size} -n 203 -t 16 {queues} {verify}");
+                let result = &fx.results(&line)[0];
+                let streams = if queues.ends_with("-b") { 6 } else { 1 };
+                assert_eq!(result["iterations"], 203 * streams, "{line}");
+                assert_eq!(result["errors"], 0, "{line}");
+            }
+        }
+        let line = format!("{test} {size} -D 0.1 -t 16 -Q 16");
+        assert!(fx.results(&line)[0]["iterations"].as_u64() > Some(0), "{line}");
+    }
+    // Fewer slots than requests per signaled one.
+    let line = "read-bw -s 128M -n 20 -t 16 -Q 16 --verify";
+    assert_eq!(fx.results(line)[0]["bytes_verified"], 20_u64 << 27, "{line}");
+}
+
+#[test]
+fn messages_are_sent_inline_up_to_a_size() {
+    let fx = LoopRunner::new();
+    for test in ["write-bw", "send-bw", "write-bw --write-with-imm", "write-lat", "send-lat"] {
+        for size in [1, 96, 97, 256, 257] {
+            let line = format!("{test} -s {size} -n 200 -t 16 -I 256 --verify");
+            assert_eq!(fx.results(&line)[0]["errors"], 0, "{line}");
+        }
+        let line = format!("{test} -s 60 -n 200 -I 64");
+        assert_eq!(fx.results(&line)[0]["iterations"], 200, "{line}");
+    }
+    let line = "send-bw -b -q 3 -s 200 -n 100 -t 16 -l 4 -I 200 --verify";
+    assert_eq!(fx.results(line)[0]["bytes_verified"], 6 * 100 * 200, "{line}");
+}
+
+#[test]
+fn sink_has_as_many_receives_as_asked_for() {
+    let fx = LoopRunner::new();
+    for test in ["send-bw", "send-lat", "write-bw --write-with-imm"] {
+        for receives in [1, 3, 1000] {
+            for verify in ["", "--verify"] {
+                let line = format!("{test} -s 3000 -n 200 -t 16 -r {receives} {verify}");
+                assert_eq!(fx.results(&line)[0]["errors"], 0, "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn contradictions_name_a_remedy() {
+    let _fx = LoopRunner::new();
+    for (line, expected) in [
+        ("write-bw -t 16 -l 17", "give -t 17 or more, or a smaller -l"),
+        ("write-bw -t 16 -Q 17", "give -t 17 or more, or a smaller -Q"),
+        ("write-bw -l 16 -Q 5", "-l 16 is no multiple of -Q 5"),
+        ("send-bw --verify -l 128", "use -l 97 or less"),
+        ("send-lat -l 4", "-l needs a bandwidth test"),
+        ("read-bw -I 64", "omit -I"),
+        ("write-bw -r 64", "-r needs a test that consumes receives"),
+        ("write-bw -c UD", "possible values: RC"),
+    ] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_iwperf"))
+            .arg("loop")
+            .args(line.split_whitespace())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
+        let error = error_line(&output);
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+}
