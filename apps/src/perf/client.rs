@@ -15,6 +15,7 @@ use crate::perf::iwperf_options::TestArgs;
 use crate::perf::latency_stats::Latencies;
 use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::progress::{Progress, WaitSpinner};
+use crate::perf::receives::Receives;
 use crate::perf::report::{Measurement, OnResult, TestParams};
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
@@ -117,8 +118,9 @@ impl Client {
         let (tx, rx) = (end.alloc_mr(tx, Access::ALL)?, end.alloc_mr(rx, Access::ALL)?);
         (hello.tx, hello.rx) = (advertise(&tx), advertise(&rx));
         let control = Session::control_channel(&end, hello.qps)?;
+        let receives = Receives::new(&end, &hello, true)?;
         let data = (0..hello.qps)
-            .map(|_| Session::create_data_qp(&end, &hello))
+            .map(|_| Session::create_data_qp(&end, &hello, &receives))
             .collect::<anyhow::Result<_>>()?;
         let peer = Welcome { tx: Region::default(), rx: Region::default() };
         let now = Instant::now();
@@ -127,6 +129,7 @@ impl Client {
                 end,
                 control,
                 data,
+                receives,
                 tx,
                 rx,
                 peer,

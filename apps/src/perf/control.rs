@@ -27,6 +27,9 @@ pub const FLAG_IMMEDIATE: u8 = 16;
 /// Flag: the data connections use the same bytes of each region.
 pub const FLAG_SHARED_BUFFER: u8 = 32;
 
+/// The Data Sink receives Sends from a shared receive queue.
+pub const FLAG_SRQ: u8 = 64;
+
 /// Length of each posted receive in bytes.
 pub const RECEIVE_LEN: usize = 256;
 /// Length of the longest message that this program sends, in bytes; it fits inline into a request.

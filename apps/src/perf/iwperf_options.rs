@@ -11,8 +11,8 @@ use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::option_values::{Checked, bytes, count, seconds};
 use crate::perf::control::{
-    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_VERIFY,
-    Run,
+    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_SRQ,
+    FLAG_VERIFY, Run,
 };
 use crate::perf::kind::{AtomicType, Test, Transfer};
 use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
@@ -336,14 +336,15 @@ impl TestArgs {
             | (if matches!(self.atomic_type, AtomicType::CmpSwap) { FLAG_CMP_SWAP } else { 0 })
             | (if self.write_with_imm { FLAG_IMMEDIATE } else { 0 })
             | (if self.shared_buffer { FLAG_SHARED_BUFFER } else { 0 })
+            | (if self.queues.use_srq { FLAG_SRQ } else { 0 })
     }
 
     /// Returns the receives that the passive side posts per queue pair. If unverified messages
     /// consume receives, there are twice as many as the depth, so that the sender need not wait for
     /// a credit while the sink reposts receives.
     #[must_use]
-    pub const fn rx_depth(&self, test: Test) -> u32 {
-        if let Some(receives) = self.queues.rx_depth {
+    pub fn rx_depth(&self, test: Test) -> u32 {
+        if let Some(receives) = self.queues.receives(self.qps()) {
             return receives;
         }
         match (test.transfer(), self.verify) {

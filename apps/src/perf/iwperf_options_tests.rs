@@ -74,6 +74,8 @@ fn receives_bound_credits_and_lists() {
     assert_eq!((args.rx_depth(test), args.run(test, 64).credits), (5, 5));
     let (test, args) = loop_args("send-bw -t 16 -r 5 --verify").unwrap();
     assert_eq!((args.run(test, 64).slots, args.run(test, 64).credits), (16, 5));
+    let (test, args) = loop_args("send-bw -q 3 -t 16 -r 16 --use-srq").unwrap();
+    assert_eq!((args.rx_depth(test), args.flags()), (5, FLAG_CRC | FLAG_SRQ));
     // Of 18 credits the peer may owe 3, because it returns 4 at a time.
     for (list, fits) in [(15, true), (16, false)] {
         let (test, args) = loop_args(&format!("send-bw -t 18 -r 18 -l {list}")).unwrap();
@@ -180,6 +182,8 @@ fn conflicting_options_are_rejected() {
         "atomic-lat -I 8",
         "write-bw -r 8",
         "read-bw --verify -r 8",
+        "read-bw --use-srq",
+        "send-bw -q 9 --use-srq -r 8",
     ] {
         let (test, args) = loop_args(line).unwrap();
         assert!(args.check(test).is_err(), "{line}");

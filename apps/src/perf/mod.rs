@@ -25,6 +25,7 @@ pub mod perftest_options;
 pub mod private_data;
 pub mod progress;
 pub mod queue_options;
+pub mod receives;
 pub mod report;
 pub mod server;
 mod server_session;

@@ -1,8 +1,9 @@
 //! Passive half of a bandwidth run: receives messages, verifies and counts them, returns credits.
 
-use anyhow::{bail, ensure};
-use ferrowarp::Wc;
+use anyhow::{Context as _, bail, ensure};
+use ferrowarp::{Qp, QpId, Wc};
 
+use crate::endpoint::WrId;
 use crate::pattern::Pattern;
 use crate::perf::active::{credit_batch, uses_receives};
 use crate::perf::control::{Message, Run, Tally};
@@ -19,10 +20,22 @@ struct RecvFlow {
     recvs_posted: u64,
 }
 
+/// A message from a shared receive queue.
+pub struct SharedArrival {
+    /// Data connection on which it arrived.
+    qp: u16,
+    /// Its number there.
+    number: u64,
+    /// Index and number of its memory.
+    place: (u16, u64),
+}
+
 /// Passive half of one side.
 pub struct Passive {
     run: Run,
-    flows: Vec<RecvFlow>,
+    flows: Box<[RecvFlow]>,
+    /// Queue pairs in order, with their data connections, if they share a receive queue.
+    by_qp: Box<[(QpId, u16)]>,
     /// Counts of the active side, once Done was received.
     announced: Option<Tally>,
     counted_sent: bool,
@@ -35,7 +48,8 @@ impl Passive {
     /// # Errors
     /// If a connection is down.
     pub fn prepare(session: &mut Session, run: Run) -> anyhow::Result<Self> {
-        let mut flows = vec![RecvFlow::default(); usize::try_from(session.hello.qps)?];
+        let qps = usize::try_from(session.hello.qps)?;
+        let mut flows: Box<[_]> = vec![RecvFlow::default(); qps].into();
         for (qp, flow) in (0..=u16::MAX).zip(&mut flows) {
             if uses_receives(session) {
                 for number in 0..u64::from(run.credits) {
@@ -53,7 +67,13 @@ impl Passive {
                 session.tx.write(word, &[0; 8]);
             }
         }
-        Ok(Self { run, flows, announced: None, counted_sent: false, tally: Tally::default() })
+        let mut by_qp: Box<[_]> = match session.receives.shared() {
+            Some(_) => session.data.iter().map(Qp::id).zip(0..).collect(),
+            None => Box::default(),
+        };
+        by_qp.sort_unstable();
+        let (announced, tally) = (None, Tally::default());
+        Ok(Self { run, flows, by_qp, announced, counted_sent: false, tally })
     }
 
     /// Handles a message received on data connection `qp`. Returns its number, or `None` if it only
@@ -61,11 +81,35 @@ impl Passive {
     ///
     /// # Errors
     /// If the message is unexpected.
-    pub fn on_recv(
+    pub fn on_recv(&mut self, session: &Session, qp: u16, wc: &Wc) -> anyhow::Result<Option<u64>> {
+        self.receive(session, qp, wc, |number| (qp, number))
+    }
+
+    /// As [`on_recv`](Self::on_recv), for a receive from a shared queue.
+    ///
+    /// # Errors
+    /// As [`on_recv`](Self::on_recv).
+    pub fn on_shared_recv(
         &mut self,
-        session: &mut Session,
+        session: &Session,
+        id: WrId,
+        wc: &Wc,
+    ) -> anyhow::Result<Option<SharedArrival>> {
+        let found = self.by_qp.binary_search_by_key(&wc.qp, |&(id, _)| id);
+        let (_, qp) = self.by_qp[found.ok().context("a message for an unknown connection")?];
+        let place = (id.index, id.number.into());
+        let number = self.receive(session, qp, wc, |_| place)?;
+        Ok(number.map(|number| SharedArrival { qp, number, place }))
+    }
+
+    /// Handles a message, which lies at the place that `place_of` returns for its number.
+    #[inline]
+    fn receive(
+        &mut self,
+        session: &Session,
         qp: u16,
         wc: &Wc,
+        place_of: impl FnOnce(u64) -> (u16, u64),
     ) -> anyhow::Result<Option<u64>> {
         let Some(flow) = self.flows.get_mut(usize::from(qp)) else {
             bail!("a message for an unknown connection");
@@ -87,7 +131,7 @@ impl Passive {
             ensure!(immediate == Some(number), "Write {number} has immediate data {immediate:?}");
         }
         if session.verify() {
-            self.verify_message(session, qp, number)?;
+            self.verify_message(session, qp, number, place_of(number))?;
         }
         Ok(Some(number))
     }
@@ -96,13 +140,14 @@ impl Passive {
     ///
     /// # Errors
     /// Never for sizes that were checked.
-    pub fn verify_message(
+    fn verify_message(
         &mut self,
         session: &Session,
         qp: u16,
         number: u64,
+        place: (u16, u64),
     ) -> anyhow::Result<()> {
-        let offset = usize::try_from(session.offset(&self.run, qp, number))?;
+        let offset = usize::try_from(session.offset(&self.run, place.0, place.1))?;
         let len = usize::try_from(self.run.size)?;
         let pattern = Pattern::new(session.stream(qp, false), number);
         self.tally.errors += slots::check(&session.end, &session.rx, offset, len, pattern);
@@ -131,6 +176,27 @@ impl Passive {
         number: u64,
     ) -> anyhow::Result<()> {
         self.repost_recv(session, qp, number)?;
+        self.credit(session, qp, number)
+    }
+
+    /// As [`repost_and_credit`](Self::repost_and_credit), for a message from a shared queue.
+    ///
+    /// # Errors
+    /// If a connection is down.
+    pub fn repost_shared_and_credit(
+        &mut self,
+        session: &mut Session,
+        arrival: &SharedArrival,
+    ) -> anyhow::Result<()> {
+        let &SharedArrival { qp, number, place } = arrival;
+        session.post_recv(&self.run, place.0, place.1)?;
+        self.flows[usize::from(qp)].recvs_posted += 1;
+        self.credit(session, qp, number)
+    }
+
+    /// Returns credits in batches, after message `number`.
+    #[inline]
+    fn credit(&self, session: &mut Session, qp: u16, number: u64) -> anyhow::Result<()> {
         let count = number + 1;
         if count.is_multiple_of(credit_batch(&self.run)) {
             session.send_control(Message::Consumed { qp: qp.into(), count })?;

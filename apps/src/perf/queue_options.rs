@@ -30,10 +30,14 @@ pub struct QueueArgs {
     #[arg(short = 'I', long, alias = "inline_size", value_name = "N", help_heading = HEADING)]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=INLINE_LEN_MAX as i64))]
     pub inline_size: Option<u32>,
-    /// Receives per queue pair at the Data Sink [default: twice -t; -t with --verify].
+    /// Receives per queue pair at the Data Sink, or of all of them with --use-srq [default: twice
+    /// -t; -t with --verify; for each queue pair].
     #[arg(short, long, alias = "rx_depth", value_name = "N", help_heading = HEADING)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(DEPTH_MAX)))]
     pub rx_depth: Option<u32>,
+    /// The Data Sink receives from a queue that its queue pairs share (Sends; one for each shard).
+    #[arg(long, alias = "use_srq", help_heading = HEADING)]
+    pub use_srq: bool,
 }
 
 impl QueueArgs {
@@ -77,7 +81,22 @@ impl QueueArgs {
             self.rx_depth.is_none() || test.transfer() == Transfer::Send || args.write_with_imm,
             "-r needs a test that consumes receives: send-bw, send-lat, or --write-with-imm"
         );
+        ensure!(
+            !self.use_srq || test.transfer() == Transfer::Send,
+            "--use-srq needs send-bw or send-lat"
+        );
+        let qps = args.qps();
+        ensure!(
+            !self.use_srq || self.rx_depth.is_none_or(|receives| receives >= qps),
+            "--use-srq shares -r among {qps} queue pairs: give -r {qps} or more"
+        );
         Ok(())
+    }
+
+    /// Returns the receives of one of `qps` queue pairs, if their number was chosen.
+    pub(super) fn receives(self, qps: u32) -> Option<u32> {
+        let shared_by = if self.use_srq { qps.max(1) } else { 1 };
+        self.rx_depth.map(|receives| receives / shared_by)
     }
 
     /// Returns the number of requests per signaled one; 0: none was chosen.

@@ -11,6 +11,7 @@ use crate::mpa_options::IrdOrdArgs;
 use crate::perf::control::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
 use crate::perf::kind::Test;
 use crate::perf::limits::{DEPTH_MAX, QPS_MAX, REGION_LEN_MAX, check_run};
+use crate::perf::receives::Receives;
 use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::run_loop::Step;
@@ -140,6 +141,7 @@ impl ServerSession {
             end,
             control,
             data: Vec::new(),
+            receives: Receives::Empty,
             tx,
             rx,
             peer,
@@ -328,8 +330,10 @@ impl ServerSession {
         let [tx, rx] = buffers.map(|buffer| self.session.end.reg_mr(buffer, Access::ALL));
         let (tx, rx) = (tx?, rx?);
         let hello = self.session.hello;
+        self.session.receives = Receives::new(&self.session.end, &hello, false)?;
+        let (end, receives) = (&self.session.end, &self.session.receives);
         self.session.data = (0..hello.qps)
-            .map(|_| Session::create_data_qp(&self.session.end, &hello))
+            .map(|_| Session::create_data_qp(end, &hello, receives))
             .collect::<anyhow::Result<_>>()?;
         let welcome = Welcome { tx: advertise(&tx), rx: advertise(&rx) };
         self.session.peer = Welcome { tx: hello.tx, rx: hello.rx };

@@ -13,11 +13,15 @@ use crate::perf::control::{
     RECEIVE_LEN, Region, Run, Welcome,
 };
 use crate::perf::kind::{Test, Transfer};
+use crate::perf::receives::Receives;
 
 /// Kind of a message's request on a data connection.
 pub const KIND_MESSAGE: u8 = WrId::FIRST_APP_KIND;
 /// Kind of a receive on a data connection.
 pub const KIND_RECV: u8 = WrId::FIRST_APP_KIND + 1;
+/// Kind of a receive that any data connection may consume; its index and number are those of its
+/// memory.
+pub const KIND_SHARED_RECV: u8 = WrId::FIRST_APP_KIND + 3;
 /// Kind of the RDMA Read that confirms the preceding Writes.
 pub const KIND_CONFIRM: u8 = WrId::FIRST_APP_KIND + 2;
 
@@ -37,6 +41,8 @@ pub struct Session {
     pub control: MessageChannel,
     /// The data connections, in order of their index.
     pub data: Vec<Qp>,
+    /// Their receives.
+    pub receives: Receives,
     /// The data connection that [`Session::next_end_reason`] looks at next.
     pub next_checked: usize,
     /// Number of data connections, from the first on, that are known to be down.
@@ -85,6 +91,17 @@ fn send_depth(tx_depth: u32, rx_depth: u32) -> usize {
     usize::try_from(2 * tx_depth + rx_depth + 8).unwrap_or(usize::MAX)
 }
 
+/// Returns the options of a data connection's queue pair.
+fn data_options<'a>(cq: &'a Cq, hello: &Hello, receives: &'a Receives) -> QpOptions<'a> {
+    let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+    let options = QpOptions::new(cq)
+        .max_send_wr(send_depth(hello.tx_depth, hello.rx_depth))
+        .max_recv_wr(count(hello.rx_depth).max(1));
+    let inline_data = options.max_inline_data.max(count(hello.inline_size));
+    let options = options.max_inline_data(inline_data);
+    receives.shared().map_or(options, |srq| options.srq(srq))
+}
+
 /// Returns the lengths of the local regions `tx` and `rx`. One that the test does not use is small.
 ///
 /// # Errors
@@ -114,8 +131,12 @@ impl Session {
     ///
     /// # Errors
     /// If the limit of queue pairs is reached.
-    pub fn create_data_qp(end: &Endpoint, hello: &Hello) -> anyhow::Result<Qp> {
-        end.create_qp_with(|cq| Self::data_options(cq, hello))
+    pub fn create_data_qp(
+        end: &Endpoint,
+        hello: &Hello,
+        receives: &Receives,
+    ) -> anyhow::Result<Qp> {
+        end.create_qp_with(|cq| data_options(cq, hello, receives))
     }
 
     /// Returns the data connection to accept a request with that arrived at `shard`.
@@ -125,19 +146,10 @@ impl Session {
     pub fn data_qp_on(&mut self, index: usize, shard: usize) -> anyhow::Result<&Qp> {
         let qp = self.data.get_mut(index).context("the session has no such data connection")?;
         if qp.shard().is_some_and(|other| other != shard) {
-            *qp = self.end.create_qp_on(shard, |cq| Self::data_options(cq, &self.hello))?;
+            let (hello, receives) = (&self.hello, &self.receives);
+            *qp = self.end.create_qp_on(shard, |cq| data_options(cq, hello, receives))?;
         }
         Ok(qp)
-    }
-
-    /// Returns the options of a data connection's queue pair.
-    fn data_options<'a>(cq: &'a Cq, hello: &Hello) -> QpOptions<'a> {
-        let count = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
-        let options = QpOptions::new(cq)
-            .max_send_wr(send_depth(hello.tx_depth, hello.rx_depth))
-            .max_recv_wr(count(hello.rx_depth).max(1));
-        let inline_data = options.max_inline_data.max(count(hello.inline_size));
-        options.max_inline_data(inline_data)
     }
 
     /// Creates the control channel of a session with `qps` data connections.
@@ -262,19 +274,25 @@ impl Session {
     }
 
     /// Posts a receive for message `number` of data connection `qp`: into its slot for Sends,
-    /// without memory otherwise.
+    /// without memory otherwise. In a shared queue any message may consume it.
     ///
     /// # Errors
     /// If the connection is down.
+    ///
+    /// # Panics
+    /// Never for sizes that were checked: messages are at most 1 GiB.
     #[inline]
     pub fn post_recv(&self, run: &Run, qp: u16, number: u64) -> anyhow::Result<()> {
+        let wr_id = |kind| self.wr_id(kind, qp, number);
+        let sink = || {
+            let size = u32::try_from(run.size).expect("messages are at most 1 GiB");
+            sge_at(&self.rx, self.offset(run, qp, number), size)
+        };
         let queue = &self.data[usize::from(qp)];
-        let wr_id = self.wr_id(KIND_RECV, qp, number);
-        let posted = if self.test().transfer() == Transfer::Send {
-            let size = u32::try_from(run.size).context("messages are below 4 GiB")?;
-            queue.post_recv(wr_id, sge_at(&self.rx, self.offset(run, qp, number), size))
-        } else {
-            queue.post_recv(wr_id, [])
+        let posted = match &self.receives {
+            Receives::Empty => queue.post_recv(wr_id(KIND_RECV), []),
+            Receives::Own => queue.post_recv(wr_id(KIND_RECV), sink()),
+            Receives::Shared(srq) => srq.post_recv(wr_id(KIND_SHARED_RECV), sink()),
         };
         posted.context("cannot post a receive")
     }

@@ -14,7 +14,7 @@ use crate::perf::control::{ControlFrame, FLAG_BIDIRECTIONAL, Message, Run, Tally
 use crate::perf::latency::{Pinger, Ponger};
 use crate::perf::latency_stats::Latencies;
 use crate::perf::passive::Passive;
-use crate::perf::session::{KIND_RECV, Session};
+use crate::perf::session::{KIND_RECV, KIND_SHARED_RECV, Session};
 use crate::watchdog::Watchdog;
 
 /// Steps between two clock reads.
@@ -90,12 +90,19 @@ impl TestRun {
                 }
                 Ok(())
             }
+            (Self::Bandwidth { passive, .. }, KIND_SHARED_RECV) => {
+                let passive = passive.as_mut().context(unexpected)?;
+                if let Some(arrival) = passive.on_shared_recv(session, id, wc)? {
+                    passive.repost_shared_and_credit(session, &arrival)?;
+                }
+                Ok(())
+            }
             (Self::Bandwidth { active, .. }, _) => {
                 active.as_mut().context(unexpected)?.on_completion(session, id, wc)
             }
-            (Self::Ping(pinger), KIND_RECV) => pinger.on_recv(session, wc),
+            (Self::Ping(pinger), KIND_RECV | KIND_SHARED_RECV) => pinger.on_recv(session, wc),
             (Self::Ping(pinger), _) => pinger.on_completion(session, id, wc),
-            (Self::Pong(ponger), KIND_RECV) => ponger.on_recv(session, wc),
+            (Self::Pong(ponger), KIND_RECV | KIND_SHARED_RECV) => ponger.on_recv(session, wc),
             (Self::Pong(_), _) => Ok(()),
         }
     }

@@ -61,6 +61,29 @@ fn sink_has_as_many_receives_as_asked_for() {
     }
 }
 
+/// Messages of several queue pairs take the receives in any order.
+#[test]
+fn sink_receives_from_a_shared_queue() {
+    let fx = LoopRunner::new();
+    for test in ["send-bw", "send-lat", "send-bw -q 5", "send-bw -q 3 -b", "send-bw -q 5 -r 7"] {
+        let streams = match test {
+            "send-bw -q 3 -b" => 6,
+            _ if test.contains("-q 5") => 5,
+            _ => 1,
+        };
+        for verify in ["", "--verify"] {
+            let line = format!("{test} -s 3000 -n 200 -t 16 --use-srq {verify}");
+            let result = &fx.results(&line)[0];
+            assert_eq!(
+                (&result["iterations"], &result["errors"]),
+                (&(200 * streams).into(), &0.into())
+            );
+        }
+    }
+    let line = "send-bw -a -q 2 -n 5 -t 4 --use-srq --verify";
+    assert_eq!(fx.results(line).len(), 23);
+}
+
 #[test]
 fn contradictions_name_a_remedy() {
     let _fx = LoopRunner::new();
@@ -71,6 +94,8 @@ fn contradictions_name_a_remedy() {
         ("send-bw --verify -l 128", "use -l 97 or less"),
         ("send-lat -l 4", "-l needs a bandwidth test"),
         ("read-bw -I 64", "omit -I"),
+        ("write-bw --use-srq", "--use-srq needs send-bw or send-lat"),
+        ("send-bw -q 4 --use-srq -r 3", "give -r 4 or more"),
         ("write-bw -r 64", "-r needs a test that consumes receives"),
         ("write-bw -c UD", "possible values: RC"),
     ] {
