@@ -108,13 +108,15 @@ pub struct Demand {
     pub shards: usize,
     /// Time within which the clients of a server have to make progress; `None`: no server.
     pub serves: Option<Duration>,
+    /// The threads that use the context may sleep: one of the stack polls the device meanwhile.
+    pub sleeps: bool,
 }
 
 impl Demand {
     /// `connections` busy connections on one shard.
     #[must_use]
     pub const fn connections(connections: u32) -> Self {
-        Self { connections, busy: connections, shards: 1, serves: None }
+        Self { connections, busy: connections, shards: 1, serves: None, sleeps: false }
     }
 
     /// The same of a server with this timeout.
@@ -145,7 +147,7 @@ impl DeviceArgs {
             Some(timeout) => self.tcp.server_settings(timeout),
             None => self.tcp.settings(),
         };
-        config.drive = DriveMode::Inline;
+        config.drive = if demand.sleeps { DriveMode::Helper } else { DriveMode::Inline };
         // The programs exit by dropping their contexts.
         config.drop_linger = config.linger;
         config.shards = demand.shards;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use ferrowarp::{
-    Access, Buffer, ConnEvent, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Cq,
-    CqOptions, EndReason, Mr, Pd, Post, PostError, PostRefused, Qp, QpOptions, QpState, Sge,
-    ShardHandle, Spinner, Wc, WcStatus,
+    Access, Buffer, CompChannel, ConnEvent, ConnInfo, ConnParam, ConnRequest, ConnectError,
+    Context, Cq, CqOptions, EndReason, Mr, Notify, Pd, Post, PostError, PostRefused, Qp, QpOptions,
+    QpState, Sge, ShardHandle, Spinner, Wc, WcStatus,
 };
 
 use crate::peer_text::{bounded, shown_reason};
@@ -75,6 +75,8 @@ pub struct Endpoint {
     /// Protection domain of all regions and queue pairs.
     pub pd: Pd,
     shard: ShardHandle,
+    /// Channel of the completion queues, if the endpoint may sleep.
+    channel: Option<CompChannel>,
     cq: Cq,
     /// Completion queues of the other shards at which connections arrived
     /// ([`Endpoint::create_qp_on`]).
@@ -118,9 +120,29 @@ impl Endpoint {
     /// # Errors
     /// As [`Endpoint::new`], and if there is no such shard.
     pub fn on_shard(context: &Context, shard: usize, requests: usize) -> anyhow::Result<Self> {
+        Self::open(context, shard, requests, None)
+    }
+
+    /// As [`Endpoint::on_shard`], for an endpoint that may sleep ([`Endpoint::poll_or_sleep`]).
+    ///
+    /// # Errors
+    /// As [`Endpoint::on_shard`].
+    pub fn with_channel(context: &Context, shard: usize, requests: usize) -> anyhow::Result<Self> {
+        let channel = context.create_comp_channel();
+        let channel = channel.context("cannot create a completion channel (raise ulimit -n)")?;
+        Self::open(context, shard, requests, Some(channel))
+    }
+
+    fn open(
+        context: &Context,
+        shard: usize,
+        requests: usize,
+        channel: Option<CompChannel>,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             pd: context.alloc_pd(),
-            cq: context.create_cq_with(&CqOptions::new(requests).shard(shard))?,
+            cq: create_cq(context, shard, requests, channel.as_ref())?,
+            channel,
             shard: context.shard(shard).context("there is no such shard")?,
             context: context.clone(),
             other_cqs: Vec::new(),
@@ -180,6 +202,35 @@ impl Endpoint {
         let mut found = self.cq.poll_spinning(batch, spinner).len();
         for cq in &self.other_cqs {
             found += cq.poll_spinning(&mut batch[found..], spinner).len();
+        }
+        &batch[..found]
+    }
+
+    /// True if the endpoint may sleep.
+    #[must_use]
+    pub const fn has_channel(&self) -> bool {
+        self.channel.is_some()
+    }
+
+    /// As [`Endpoint::poll`], but sleeps while there are no completions, for `timeout` at most.
+    /// Without a channel it does not sleep.
+    pub fn poll_or_sleep<'w>(&self, batch: &'w mut [Wc], timeout: Duration) -> &'w [Wc] {
+        let mut found = self.poll(batch).len();
+        if found == 0
+            && let Some(channel) = &self.channel
+        {
+            // Events of completions that were polled after their queue was armed.
+            while channel.next_event().is_some() {}
+            for cq in core::iter::once(&self.cq).chain(&self.other_cqs) {
+                // Fails once the context has ended, and the channel does not wait then.
+                let _ = cq.req_notify(Notify::Next);
+            }
+            found = self.poll(batch).len();
+            if found == 0 {
+                // A further poll also finds the completions of other queues than the event's.
+                let _ = channel.wait(timeout);
+                found = self.poll(batch).len();
+            }
         }
         &batch[..found]
     }
@@ -246,8 +297,9 @@ impl Endpoint {
     ) -> anyhow::Result<Qp> {
         let is_of_shard = |cq: &Cq| cq.shard() == Some(shard);
         if !is_of_shard(&self.cq) && !self.other_cqs.iter().any(is_of_shard) {
-            let options = CqOptions::new(self.requests).shard(shard);
-            self.other_cqs.push(self.context.create_cq_with(&options)?);
+            let channel = self.channel.as_ref();
+            let cq = create_cq(&self.context, shard, self.requests, channel)?;
+            self.other_cqs.push(cq);
         }
         let cq = self.other_cqs.iter().find(|cq| is_of_shard(cq)).unwrap_or(&self.cq);
         self.new_qp(&options(cq))
@@ -256,6 +308,17 @@ impl Endpoint {
     fn new_qp(&self, options: &QpOptions<'_>) -> anyhow::Result<Qp> {
         self.pd.create_qp(options).context("cannot create a queue pair for another connection")
     }
+}
+
+fn create_cq(
+    context: &Context,
+    shard: usize,
+    requests: usize,
+    channel: Option<&CompChannel>,
+) -> anyhow::Result<Cq> {
+    let options = CqOptions::new(requests).shard(shard);
+    let options = channel.map_or(options, |channel| options.channel(channel));
+    Ok(context.create_cq_with(&options)?)
 }
 
 /// Returns connection parameters with private data. `markers` requests MPA markers in received

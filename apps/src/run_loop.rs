@@ -269,7 +269,7 @@ impl<A: Task, B: Task> Task for Pair<A, B> {
     }
 }
 
-impl<T: Task> Task for &mut T {
+impl<T: Task + ?Sized> Task for &mut T {
     #[inline]
     fn step(&mut self) -> anyhow::Result<Step> {
         (**self).step()

@@ -207,6 +207,13 @@ impl Active {
         self.serve_all();
     }
 
+    /// True if the next step has nothing to post unless something completes or arrives, or the time
+    /// is over.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.due.is_empty()
+    }
+
     /// Has the next step serve each flow.
     fn serve_all(&mut self) {
         for index in 0..self.flows.len() {

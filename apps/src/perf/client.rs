@@ -113,7 +113,10 @@ impl Client {
         let test = setting.test;
         let mut hello = hello(test, args, &worker);
         let completions = completions_max(hello.qps, hello.tx_depth, hello.rx_depth);
-        let end = Endpoint::on_shard(context, worker.shard, completions)?;
+        let end = match args.queues.events {
+            true => Endpoint::with_channel(context, worker.shard, completions)?,
+            false => Endpoint::on_shard(context, worker.shard, completions)?,
+        };
         let [tx, rx] = region_lens(&hello, true)?;
         let (tx, rx) = (end.alloc_mr(tx, Access::ALL)?, end.alloc_mr(rx, Access::ALL)?);
         (hello.tx, hello.rx) = (advertise(&tx), advertise(&rx));

@@ -29,6 +29,8 @@ pub const FLAG_SHARED_BUFFER: u8 = 32;
 
 /// The Data Sink receives Sends from a shared receive queue.
 pub const FLAG_SRQ: u8 = 64;
+/// Both ends sleep while nothing completes.
+pub const FLAG_EVENTS: u8 = 128;
 
 /// Length of each posted receive in bytes.
 pub const RECEIVE_LEN: usize = 256;

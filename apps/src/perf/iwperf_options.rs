@@ -11,8 +11,8 @@ use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
 use crate::option_values::{Checked, bytes, count, seconds};
 use crate::perf::control::{
-    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER, FLAG_SRQ,
-    FLAG_VERIFY, Run,
+    FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_EVENTS, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER,
+    FLAG_SRQ, FLAG_VERIFY, Run,
 };
 use crate::perf::kind::{AtomicType, Test, Transfer};
 use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
@@ -133,6 +133,9 @@ pub struct ServerArgs {
     #[arg(short, long, default_value_t = PORT)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
+    /// Serves tests with -e: a thread of the stack polls the device while the server sleeps.
+    #[arg(short, long)]
+    pub events: bool,
     /// Options of perftest without an effect.
     #[command(flatten)]
     pub perftest: PerftestArgs,
@@ -337,6 +340,7 @@ impl TestArgs {
             | (if self.write_with_imm { FLAG_IMMEDIATE } else { 0 })
             | (if self.shared_buffer { FLAG_SHARED_BUFFER } else { 0 })
             | (if self.queues.use_srq { FLAG_SRQ } else { 0 })
+            | (if self.queues.events { FLAG_EVENTS } else { 0 })
     }
 
     /// Returns the receives that the passive side posts per queue pair. If unverified messages

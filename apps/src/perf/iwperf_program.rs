@@ -18,7 +18,7 @@ use crate::perf::kind::Test;
 use crate::perf::limits::QPS_MAX;
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
-use crate::run_loop::{Pair, run_both, run_on_cores, run_workers};
+use crate::run_loop::{Pair, Task, run_both, run_on_cores, run_workers};
 use crate::stop::was_interrupted;
 
 /// Data connections with full windows for which each shard of a server is sized.
@@ -140,14 +140,16 @@ fn report(
 
 /// Serves clients; the state of the port at the end goes to `environment`.
 fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()> {
-    let ServerArgs { device, shards, reads, port, once, timeout, json: _, perftest: _ } = args;
+    let ServerArgs { device, shards, reads, port, once, timeout, events, .. } = args;
     let busy = BUSY_QPS * u32::try_from(shards.shards)?;
     let serves = Some(*timeout);
-    let demand = Demand { connections: QPS_MAX, busy, shards: shards.shards, serves };
+    let (connections, sleeps) = (QPS_MAX, *events);
+    let demand = Demand { connections, busy, shards: shards.shards, serves, sleeps };
     let (context, cores) = device.open_end(*shards, demand)?;
     environment.cores.clone_from(&cores);
     let on_session = Box::new(output::print);
     let mut workers = Server::workers(&context, *port, *once, *timeout, *reads, on_session)?;
+    workers.iter_mut().for_each(|worker| worker.serves_events = *events);
     output::announce(&format!("waiting for clients on port {port}"))?;
     let outcome = run_workers(&mut workers, &cores);
     environment.add_context(&context);
@@ -156,8 +158,9 @@ fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()>
 
 /// Returns what the context of a client is opened for.
 fn demand_of(args: &ClientArgs) -> Demand {
-    let connections = args.test_args.qps();
-    Demand { shards: args.test_args.shards.shards, ..Demand::connections(connections) }
+    let args = &args.test_args;
+    let (shards, sleeps) = (args.shards.shards, args.queues.events);
+    Demand { shards, sleeps, ..Demand::connections(args.qps()) }
 }
 
 /// Runs the client, and also the server if `other` is its context in this process.
@@ -177,6 +180,8 @@ fn measure(
         Server::workers(other, remote.port(), true, args.timeout, args.peer_ird_ord(), quiet)
     });
     let mut servers = server.transpose()?.unwrap_or_default();
+    let sleeps = args.queues.events;
+    servers.iter_mut().for_each(|server| server.serves_events = sleeps);
     let mut setting = TestParams::new(test, device, args, checksum_kind(context));
     setting.clock = context.clock().to_string();
     let on_result = Box::new(|setting: &TestParams, result: Option<&Measurement>| match result {
@@ -190,6 +195,14 @@ fn measure(
     let mut clients = Clients::new(context, remote, args, setting, on_result)?;
     let workers = &mut clients.workers[..];
     let outcome = match (&mut workers[..], &mut servers[..]) {
+        // A thread that sleeps steps no other task.
+        (workers, servers) if sleeps && !servers.is_empty() => {
+            let servers = servers.iter_mut().map(|server| server as &mut (dyn Task + Send));
+            let clients = workers.iter_mut().map(|client| client as &mut (dyn Task + Send));
+            let mut tasks: Vec<_> = clients.chain(servers).collect();
+            let cores: Vec<_> = cores.iter().copied().cycle().take(tasks.len()).collect();
+            run_on_cores(&mut tasks, &cores)
+        }
         ([client], [server]) => run_both(client, server, device.placement()?),
         (workers, []) => run_workers(workers, &cores[..cores.len().min(workers.len())]),
         (workers, servers) => {

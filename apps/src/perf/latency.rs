@@ -298,6 +298,13 @@ impl Pinger {
         Ok(())
     }
 
+    /// True if the next step has nothing to do unless something completes.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        let is_polled = self.ping_pong.transfer == Transfer::Write;
+        (self.ping_posted.is_some() && !is_polled) || (self.done_sent && self.drain_sends == 0)
+    }
+
     /// Handles Counted: the peer has answered all pings.
     ///
     /// # Errors
@@ -377,6 +384,12 @@ impl Ponger {
             self.passive.poll(session)?;
         }
         Ok(())
+    }
+
+    /// As [`Pinger::is_waiting`].
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.ping_pong.transfer != Transfer::Write && !self.answer_pending
     }
 
     /// True if every ping that Done announced has been answered.

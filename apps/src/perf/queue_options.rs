@@ -12,9 +12,14 @@ use crate::perf::limits::DEPTH_MAX;
 
 const HEADING: &str = "Queues";
 
-/// How requests are posted, and how many complete at a time.
+/// How requests are posted, and how their completions are waited for.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct QueueArgs {
+    /// Sleeps on a completion channel while nothing completes, instead of polling; a thread of the
+    /// stack polls the device meanwhile. Give the server the same option. Not for write-lat, which
+    /// polls memory.
+    #[arg(short, long, help_heading = HEADING)]
+    pub events: bool,
     /// Posts lists of N requests, with one doorbell each (bandwidth only). By default, as many as
     /// the depth allows are posted together, up to 64; -l 1 posts each by itself, as perftest does
     /// by default.
@@ -84,6 +89,16 @@ impl QueueArgs {
         ensure!(
             !self.use_srq || test.transfer() == Transfer::Send,
             "--use-srq needs send-bw or send-lat"
+        );
+        ensure!(
+            !(self.events && test == Test::WriteLat),
+            "write-lat polls memory, where nothing completes: omit -e, or use send-lat"
+        );
+        // A pong may be answered before its receive is posted again.
+        let is_short = |size| args.run(test, size).credits < 2;
+        ensure!(
+            !(self.events && test == Test::SendLat && args.sizes(test).into_iter().any(is_short)),
+            "send-lat with -e needs two receives: give -r 2 or more, and -t 2 or more with --verify"
         );
         let qps = args.qps();
         ensure!(

@@ -11,7 +11,7 @@ use crate::mpa_options::IrdOrdArgs;
 use crate::perf::client_sessions::ClientSessions;
 use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::server_session::{
-    AllocateRegions, Rejected, ServerSession, SessionRequest, allocate_regions,
+    AllocateRegions, Rejected, ServerSession, SessionRequest, Terms, allocate_regions,
 };
 use crate::run_loop::{IdleBackoff, Step, Task};
 
@@ -28,6 +28,9 @@ pub struct Server {
     sessions: Arc<Mutex<ClientSessions>>,
     timeout: Duration,
     reads: IrdOrdArgs,
+    /// Serves sessions that sleep while nothing completes. The context needs a thread that drives
+    /// it meanwhile.
+    pub serves_events: bool,
     allocate_regions: AllocateRegions,
     /// Sessions that this worker serves: one, unless several of a client arrive at one shard.
     current: Vec<ServerSession>,
@@ -64,6 +67,7 @@ impl Server {
             sessions: Arc::clone(&sessions),
             timeout,
             reads,
+            serves_events: false,
             allocate_regions,
             current: Vec::new(),
             idle: IdleBackoff::default(),
@@ -114,7 +118,9 @@ impl Server {
         if !lock(&self.sessions).admit(self.worker, token, group) {
             return Err((request, "busy with another client: try again later".to_owned()));
         }
-        match ServerSession::accept(&self.context, request, limits, self.timeout, self.reads) {
+        let terms =
+            Terms { timeout: self.timeout, reads: self.reads, serves_events: self.serves_events };
+        match ServerSession::accept(&self.context, request, limits, terms) {
             Ok(mut serving) => {
                 serving.allocate_regions = self.allocate_regions;
                 self.current.push(serving);
@@ -165,10 +171,11 @@ impl Task for Server {
             return Ok(Step::Running);
         }
         let mut is_listener_due = true;
+        let is_alone = self.current.len() == 1;
         // From the last one on: one that has ended is removed.
         for index in (0..self.current.len()).rev() {
             let serving = &mut self.current[index];
-            let outcome = serving.step();
+            let outcome = serving.step(is_alone);
             is_listener_due &= serving.ticks_until_listener_poll == 0;
             if self.finish_session(index, outcome)? == Step::Finished {
                 return Ok(Step::Finished);

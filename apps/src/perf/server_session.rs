@@ -8,7 +8,7 @@ use ferrowarp::{Access, Buffer, ConnInfo, ConnParam, ConnRequest, Context, INLIN
 
 use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, allocate, conn_param};
 use crate::mpa_options::IrdOrdArgs;
-use crate::perf::control::{FLAG_CRC, Hello, Message, Region, Run, Welcome};
+use crate::perf::control::{FLAG_CRC, FLAG_EVENTS, Hello, Message, Region, Run, Welcome};
 use crate::perf::kind::Test;
 use crate::perf::limits::{DEPTH_MAX, QPS_MAX, REGION_LEN_MAX, check_run};
 use crate::perf::receives::Receives;
@@ -74,6 +74,16 @@ pub(super) struct SessionRequest {
     pub(super) rx_depth: u32,
 }
 
+/// Terms on which the server serves sessions.
+#[derive(Clone, Copy)]
+pub(super) struct Terms {
+    /// Time without progress after which a session ends.
+    pub(super) timeout: Duration,
+    pub(super) reads: IrdOrdArgs,
+    /// Sessions may sleep while nothing completes.
+    pub(super) serves_events: bool,
+}
+
 /// Returns the parameters to accept a connection with. IRD and ORD are the larger of those the
 /// initiator offers, if it does, unless overridden by `reads`.
 fn accept_param(offer: &ConnInfo, crc: bool, reads: IrdOrdArgs) -> anyhow::Result<ConnParam> {
@@ -91,14 +101,13 @@ impl ServerSession {
         context: &Context,
         request: ConnRequest,
         limits: SessionRequest,
-        timeout: Duration,
-        reads: IrdOrdArgs,
+        terms: Terms,
     ) -> Result<Self, Rejected> {
-        match Self::begin(context, request.shard(), &limits, timeout, reads) {
+        match Self::begin(context, request.shard(), &limits, terms) {
             Err(error) => Err((request, format!("{error:#}"))),
             Ok(serving) => {
                 let offer = request.offer();
-                if let Ok(param) = accept_param(offer, offer.crc, reads) {
+                if let Ok(param) = accept_param(offer, offer.crc, terms.reads) {
                     // If the peer has disconnected meanwhile, the watchdog expires.
                     let _ = request.accept(&serving.session.control.qp, param);
                 }
@@ -111,15 +120,18 @@ impl ServerSession {
         context: &Context,
         shard: usize,
         limits: &SessionRequest,
-        timeout: Duration,
-        reads: IrdOrdArgs,
+        terms: Terms,
     ) -> anyhow::Result<Self> {
         let &SessionRequest { token, qps, tx_depth, rx_depth } = limits;
         let served = 1..=QPS_MAX;
         ensure!(served.contains(&qps), "1 to {QPS_MAX} queue pairs are served");
         ensure!((1..=DEPTH_MAX).contains(&tx_depth), "a depth of 1 to {DEPTH_MAX} is served");
         ensure!((1..=DEPTH_MAX).contains(&rx_depth), "1 to {DEPTH_MAX} receives are served");
-        let end = Endpoint::on_shard(context, shard, completions_max(qps, tx_depth, rx_depth))?;
+        let completions = completions_max(qps, tx_depth, rx_depth);
+        let end = match terms.serves_events {
+            true => Endpoint::with_channel(context, shard, completions)?,
+            false => Endpoint::on_shard(context, shard, completions)?,
+        };
         let control = Session::control_channel(&end, qps)?;
         // The regions are allocated after Hello; until then they are minimal.
         let nothing = Region::default();
@@ -160,8 +172,8 @@ impl ServerSession {
             run: None,
             test_run: None,
             poller: SessionPoller::new(),
-            watchdog: Watchdog::new(timeout),
-            reads,
+            watchdog: Watchdog::new(terms.timeout),
+            reads: terms.reads,
             ticks_until_listener_poll: 0,
             allocate_regions,
             allocation: None,
@@ -190,7 +202,9 @@ impl ServerSession {
         Ok(())
     }
 
-    pub(super) fn step(&mut self) -> anyhow::Result<Step> {
+    /// Advances the session. `is_alone`: its thread serves no other one.
+    pub(super) fn step(&mut self, is_alone: bool) -> anyhow::Result<Step> {
+        self.poller.may_sleep = is_alone;
         self.advance().map_err(|error| self.poller.explain(&mut self.session, error))
     }
 
@@ -306,6 +320,10 @@ impl ServerSession {
             "regions of {} times {} bytes are not served",
             hello.buffers(),
             hello.span
+        );
+        ensure!(
+            !hello.has(FLAG_EVENTS) || self.session.end.has_channel(),
+            "-e is for both ends: start the server with -e too"
         );
         let inline = usize::try_from(hello.inline_size)?;
         ensure!(inline <= INLINE_LEN_MAX, "{INLINE_LEN_MAX} inline bytes are served at most");

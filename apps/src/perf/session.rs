@@ -9,8 +9,8 @@ use ferrowarp::{AtomicOp, Cq, INLINE_LEN_MAX, Mr, Post, Qp, QpOptions, SendFlags
 use crate::endpoint::{self, Endpoint, WrId, check_wc, end_reason, sge_at};
 use crate::message_channel::MessageChannel;
 use crate::perf::control::{
-    ControlFrame, FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_IMMEDIATE, FLAG_VERIFY, Hello, Message,
-    RECEIVE_LEN, Region, Run, Welcome,
+    ControlFrame, FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_EVENTS, FLAG_IMMEDIATE, FLAG_VERIFY,
+    Hello, Message, RECEIVE_LEN, Region, Run, Welcome,
 };
 use crate::perf::kind::{Test, Transfer};
 use crate::perf::receives::Receives;
@@ -176,6 +176,12 @@ impl Session {
     #[must_use]
     pub const fn uses_immediate(&self) -> bool {
         self.hello.has(FLAG_IMMEDIATE)
+    }
+
+    /// True if the session sleeps while nothing completes.
+    #[must_use]
+    pub const fn uses_events(&self) -> bool {
+        self.hello.has(FLAG_EVENTS)
     }
 
     /// True if each Write is followed by an empty Send that notifies the Data Sink.

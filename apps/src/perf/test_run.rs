@@ -2,7 +2,7 @@
 //! requests and control messages.
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Error, anyhow, bail, ensure};
 use ferrowarp::{QpState, Wc};
@@ -19,6 +19,8 @@ use crate::watchdog::Watchdog;
 
 /// Steps between two clock reads.
 const STEPS_PER_CLOCK_READ: u32 = 16;
+/// Longest sleep: timers, signals and other connections are looked at in between.
+const SLEEP_MAX: Duration = Duration::from_millis(10);
 
 /// A run.
 pub enum TestRun {
@@ -192,6 +194,19 @@ impl TestRun {
         }
     }
 
+    /// True if the next step has nothing to do unless something completes or arrives, or the time
+    /// is over.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        match self {
+            Self::Bandwidth { active, is_active, .. } => {
+                active.as_ref().map_or(!is_active, Active::is_waiting)
+            }
+            Self::Ping(pinger) => pinger.is_waiting(),
+            Self::Pong(ponger) => ponger.is_waiting(),
+        }
+    }
+
     /// Returns the counts of the active half, with the verification counts of both halves.
     #[must_use]
     pub fn tally(&self) -> Tally {
@@ -265,6 +280,8 @@ pub struct SessionPoller {
     steps_until_clock: u32,
     /// Something arrived or completed since this was last reset.
     pub had_activity: bool,
+    /// The thread has nothing else to do: it may sleep if the session does.
+    pub may_sleep: bool,
 }
 
 impl SessionPoller {
@@ -279,6 +296,7 @@ impl SessionPoller {
             now,
             steps_until_clock: 0,
             had_activity: false,
+            may_sleep: true,
         }
     }
 
@@ -313,9 +331,19 @@ impl SessionPoller {
         session: &mut Session,
         work: Option<&mut TestRun>,
     ) -> anyhow::Result<()> {
-        let batch = session.end.poll(&mut self.batch);
+        let sleeps = session.uses_events()
+            && self.may_sleep
+            && work.as_ref().is_some_and(|work| work.is_waiting());
+        let batch = match sleeps {
+            false => session.end.poll(&mut self.batch),
+            true => session.end.poll_or_sleep(&mut self.batch, SLEEP_MAX),
+        };
         self.polled = batch.len();
         if batch.is_empty() {
+            if sleeps {
+                // As long as many steps.
+                self.steps_until_clock = 0;
+            }
             return Ok(());
         }
         self.had_activity = true;

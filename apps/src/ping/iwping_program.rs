@@ -27,7 +27,8 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
             let busy = BUSY_CLIENTS * u32::try_from(shards.shards)?;
             let connections = clients.unwrap_or(1).into();
             let serves = Some(common.timeout);
-            let demand = Demand { connections, busy, shards: shards.shards, serves };
+            let demand =
+                Demand { busy, shards: shards.shards, serves, ..Demand::connections(connections) };
             let (context, cores) = common.device.open_end(*shards, demand)?;
             let mut workers = server(&context, common, clients)?;
             output::announce(&format!("waiting for clients on port {}", common.port))?;

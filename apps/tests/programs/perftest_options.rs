@@ -1,6 +1,15 @@
 //! The options of perftest over a pair of rings, and between two processes.
 
-use crate::commands::{LoopRunner, error_line};
+use std::process::{Command, Output};
+
+use crate::commands::{LoopRunner, error_line, two_cores};
+use crate::shards::ServerProcess;
+
+/// Runs iwperf with these arguments.
+fn run(line: &str) -> Output {
+    let iwperf = env!("CARGO_BIN_EXE_iwperf");
+    Command::new(iwperf).args(line.split_whitespace()).output().unwrap()
+}
 
 #[test]
 fn options_without_effect_change_nothing() {
@@ -85,6 +94,75 @@ fn sink_receives_from_a_shared_queue() {
 }
 
 #[test]
+fn both_ends_sleep_while_nothing_completes() {
+    let fx = LoopRunner::new();
+    let two = two_cores();
+    let one = two.split(',').next().unwrap();
+    for test in [
+        "write-bw",
+        "read-bw",
+        "send-bw",
+        "atomic-bw",
+        "read-lat",
+        "send-lat",
+        "atomic-lat",
+        "send-bw -q 3 -b",
+        "write-bw -l 4 -Q 4",
+        "send-bw -q 3 --use-srq",
+        "write-bw --write-with-imm",
+        "send-bw -D 0.2",
+        "send-lat -D 0.2",
+    ] {
+        for (cores, verify) in [(one, "--verify"), (&two, "")] {
+            let count = if test.contains("-D") { "" } else { "-n 200" };
+            let line = format!("{test} {count} -t 16 -e --cores {cores} {verify}");
+            let result = &fx.results(&line)[0];
+            assert_eq!(result["errors"], 0, "{line}");
+            assert!(result["iterations"].as_u64() >= Some(2), "{line}: {result}");
+        }
+    }
+    let line = format!("send-bw --shards 2 -q 4 -n 200 -e --verify --cores {two}");
+    assert_eq!(fx.results(&line)[0]["iterations"], 800);
+}
+
+/// Runs a client and a server with `--once` over memif; returns the client's output, and whether
+/// the server succeeded.
+fn two_processes(fx: &LoopRunner, server: &str, client: &str) -> (Output, bool) {
+    let (test, options) = client.split_once(' ').unwrap();
+    let socket = fx.path("fw.sock");
+    let _ = std::fs::remove_file(&socket);
+    let socket = socket.display();
+    let mut server = ServerProcess::start(&format!(
+        "server --once {server} --dev memif:{socket},server --ip 198.18.0.1/24 --timeout 60"
+    ));
+    let line = format!(
+        "{test} 198.18.0.1 {options} --dev memif:{socket},client --ip 198.18.0.2/24 --timeout 60"
+    );
+    let output = run(&line);
+    (output, server.wait())
+}
+
+#[test]
+fn options_hold_at_both_ends_of_two_processes() {
+    let fx = LoopRunner::new();
+    for (server, client) in [
+        ("-e", "send-bw -e -q 3 -s 3000 -n 200 -t 16 --use-srq --verify"),
+        ("-e", "send-bw -e -q 2 -b -s 200 -n 200 -t 16 -l 4 -I 256 --verify"),
+        ("-e", "send-lat -e -n 200 --use-srq"),
+        ("-e", "read-lat -e -n 200"),
+        ("-e", "write-bw -n 200"),
+        ("", "send-bw -q 3 -n 200 --use-srq -r 60 -Q 10"),
+    ] {
+        let (output, has_served) = two_processes(&fx, server, client);
+        assert!(output.status.success() && has_served, "{client}: {output:?}");
+    }
+    let (output, has_served) = two_processes(&fx, "", "send-bw -e -n 200");
+    let error = error_line(&output);
+    assert!(error.ends_with("start the server with -e too"), "{error}");
+    assert!(!output.status.success() && !has_served);
+}
+
+#[test]
 fn contradictions_name_a_remedy() {
     let _fx = LoopRunner::new();
     for (line, expected) in [
@@ -96,14 +174,13 @@ fn contradictions_name_a_remedy() {
         ("read-bw -I 64", "omit -I"),
         ("write-bw --use-srq", "--use-srq needs send-bw or send-lat"),
         ("send-bw -q 4 --use-srq -r 3", "give -r 4 or more"),
+        ("write-lat -e", "write-lat polls memory"),
+        ("send-lat -e -r 1", "needs two receives"),
+        ("send-lat -e -t 1 --verify", "needs two receives"),
         ("write-bw -r 64", "-r needs a test that consumes receives"),
         ("write-bw -c UD", "possible values: RC"),
     ] {
-        let output = std::process::Command::new(env!("CARGO_BIN_EXE_iwperf"))
-            .arg("loop")
-            .args(line.split_whitespace())
-            .output()
-            .unwrap();
+        let output = run(&format!("loop {line}"));
         assert_eq!(output.status.code(), Some(2), "{line}: {output:?}");
         let error = error_line(&output);
         assert!(error.contains(expected), "{line}: {error}");

@@ -153,11 +153,11 @@ fn wrong_numbers_of_shards_are_rejected_in_one_line() {
 }
 
 /// A server of another process, killed if the test fails.
-struct ServerProcess(Child);
+pub(crate) struct ServerProcess(Child);
 
 impl ServerProcess {
     /// Starts a server and waits until it listens.
-    fn start(line: &str) -> Self {
+    pub(crate) fn start(line: &str) -> Self {
         let child = Command::new(env!("CARGO_BIN_EXE_iwperf"))
             .args(line.split_whitespace())
             .stdout(Stdio::piped())
@@ -172,7 +172,7 @@ impl ServerProcess {
     }
 
     /// Returns whether the server succeeded, once it has ended.
-    fn wait(&mut self) -> bool {
+    pub(crate) fn wait(&mut self) -> bool {
         let start = Instant::now();
         loop {
             if let Some(status) = self.0.try_wait().unwrap() {
