@@ -173,7 +173,7 @@ impl IdleBackoff {
 /// Errors of the task, and interruption.
 pub fn run(task: &mut impl Task) -> anyhow::Result<()> {
     while task.step()? == Step::Running {
-        stop::check()?;
+        stop::check_tasks()?;
     }
     Ok(())
 }
@@ -323,7 +323,7 @@ fn run_pinned(task: &mut impl Task, core: usize, group: &Group) -> anyhow::Resul
         } else {
             task.step()
         };
-        match outcome.and_then(|step| Ok(stop::check().map(|()| step)?)) {
+        match outcome.and_then(|step| Ok(stop::check_tasks().map(|()| step)?)) {
             Ok(Step::Running) => {}
             Ok(Step::Finished) => {
                 is_finished = true;

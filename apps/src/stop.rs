@@ -1,6 +1,6 @@
 //! Early stop of a program's tasks: because of a signal, or of output that fails.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use nix::sys::signal::Signal;
 
@@ -32,6 +32,14 @@ const OUTPUT: i32 = -1;
 /// The first reason.
 static REASON: AtomicI32 = AtomicI32::new(NONE);
 
+/// Tasks end by themselves after a signal.
+static SPARES_TASKS: AtomicBool = AtomicBool::new(false);
+
+/// Leaves it to the tasks to end after a signal: the run of one of them is meant to end by it.
+pub fn spare_tasks() {
+    SPARES_TASKS.store(true, Ordering::Relaxed);
+}
+
 /// Asks the tasks to end; without effect if they have been asked before.
 pub fn request(stop: Stop) {
     let reason = match stop {
@@ -58,13 +66,25 @@ pub fn was_interrupted() -> bool {
     matches!(requested(), Some(Stop::Signal(_)))
 }
 
-/// To be called at each step of a task.
+/// Checks that nothing has to end.
+///
+/// # Errors
+/// The reason why it has to.
+#[inline]
+pub fn check() -> Result<(), Stop> {
+    requested().map_or(Ok(()), Err)
+}
+
+/// As [`check`], to be called at each step of a task.
 ///
 /// # Errors
 /// The reason why the tasks have to end.
 #[inline]
-pub fn check() -> Result<(), Stop> {
-    requested().map_or(Ok(()), Err)
+pub fn check_tasks() -> Result<(), Stop> {
+    match requested() {
+        Some(Stop::Signal(_)) if SPARES_TASKS.load(Ordering::Relaxed) => Ok(()),
+        stop => stop.map_or(Ok(()), Err),
+    }
 }
 
 /// Returns the reason among the causes of an error.

@@ -10,7 +10,7 @@ use ferrowarp::{SendFlags, Wc};
 
 use crate::endpoint::WrId;
 use crate::pattern::Pattern;
-use crate::perf::control::{Message, Run, Tally};
+use crate::perf::control::{ENDLESS_MS, Message, Run, Tally};
 use crate::perf::kind::Transfer;
 use crate::perf::peak::Peak;
 use crate::perf::session::{KIND_CONFIRM, KIND_MESSAGE, Session, indices};
@@ -102,6 +102,8 @@ pub struct Active {
     due: VecDeque<u16>,
     started: Instant,
     deadline: Option<Instant>,
+    /// The run ends by [`Active::end`].
+    is_endless: bool,
     /// Time at which the last byte was confirmed.
     confirmed_at: Option<Instant>,
     /// The peer's counts.
@@ -136,7 +138,9 @@ impl Active {
             flows: indices(session.hello.qps).map(flow).collect(),
             due: indices(session.hello.qps).collect(),
             started: now,
-            deadline: (!limited).then(|| now + Duration::from_millis(run.duration_ms)),
+            deadline: (!limited && run.duration_ms < ENDLESS_MS)
+                .then(|| now + Duration::from_millis(run.duration_ms)),
+            is_endless: !limited && run.duration_ms == ENDLESS_MS,
             confirmed_at: None,
             counted: None,
             done_sent: false,
@@ -192,6 +196,13 @@ impl Active {
             session.send_control(Message::Done(self.tally()))?;
         }
         Ok(())
+    }
+
+    /// Ends an endless run: no more messages are posted. Without effect on others.
+    pub fn end(&mut self, now: Instant) {
+        if core::mem::take(&mut self.is_endless) {
+            self.deadline = Some(now);
+        }
     }
 
     /// Ends the posting of a run without a number of messages.

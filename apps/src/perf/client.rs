@@ -1,8 +1,11 @@
 //! The client of iwperf (initiator): controls the runs of a session and collects the results.
 
+mod figures;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{bail, ensure};
 use ferrowarp::{Access, Context};
@@ -11,8 +14,8 @@ use crate::endpoint::{CLOSE_TIMEOUT, Endpoint, poll_established};
 use crate::perf::client_params::{connect_param, data_remote, hello};
 use crate::perf::control::{Hello, Message, Region, Run, Tally, Welcome};
 use crate::perf::hdr::Interval;
+use crate::perf::interval_lines::IntervalLines;
 use crate::perf::iwperf_options::TestArgs;
-use crate::perf::latency_stats::Latencies;
 use crate::perf::private_data::{ConnRole, Group};
 use crate::perf::progress::{Progress, WaitSpinner};
 use crate::perf::receives::Receives;
@@ -21,6 +24,7 @@ use crate::perf::session::{Session, advertise, completions_max, region_lens};
 use crate::perf::test_run::{SessionPoller, TestRun};
 use crate::perf::worker::{BarrierPhase, Worker};
 use crate::run_loop::{Step, Task};
+use crate::stop;
 use crate::watchdog::Watchdog;
 
 /// Data connections that are set up concurrently.
@@ -69,6 +73,8 @@ pub struct Client {
     poller: SessionPoller,
     watchdog: Watchdog,
     progress: Option<Progress>,
+    /// Lines of intervals, instead of a progress bar.
+    lines: Option<IntervalLines>,
     waiting: WaitSpinner,
     run_started: Instant,
     session_started: Instant,
@@ -127,6 +133,10 @@ impl Client {
             .collect::<anyhow::Result<_>>()?;
         let peer = Welcome { tx: Region::default(), rx: Region::default() };
         let now = Instant::now();
+        let interval = args.length.interval();
+        let lines = interval.map(|interval| {
+            IntervalLines::new(interval, worker.index == 0, Arc::clone(&worker.completed))
+        });
         Ok(Self {
             session: Session {
                 end,
@@ -156,6 +166,7 @@ impl Client {
             poller: SessionPoller::new(),
             watchdog: Watchdog::new(args.timeout),
             progress: None,
+            lines,
             waiting: WaitSpinner::new(now),
             run_started: now,
             session_started: now,
@@ -164,24 +175,6 @@ impl Client {
             results: Vec::new(),
             intervals: Vec::new(),
         })
-    }
-
-    /// Returns the partial result of an unfinished run, for the record.
-    #[must_use]
-    pub fn unfinished(&self) -> Option<Measurement> {
-        let run = self.runs.front()?;
-        let mut result = self.measurement(run.size);
-        if let Some(work) = &self.test_run {
-            let tally = work.completed();
-            result.set_rates(tally.messages, tally.bytes, tally.duration_ns);
-            result.bytes_verified = tally.verified;
-            result.errors = tally.errors;
-            result.peak_gbit_s = work.peak_gbit_s().max(result.bw_gbit_s);
-            result.latencies = work.latencies().cloned();
-            result.lat_us = result.latencies.as_ref().and_then(Latencies::summary);
-        }
-        result.errors += 1;
-        Some(result)
     }
 
     fn wait_reason(&self) -> &'static str {
@@ -328,56 +321,25 @@ impl Client {
         }
         self.session.send_control(Message::Go)?;
         let now = Instant::now();
-        self.progress = (self.worker.index == 0).then(|| Progress::new(now));
+        match &mut self.lines {
+            Some(lines) => lines.start(now),
+            None => self.progress = (self.worker.index == 0).then(|| Progress::new(now)),
+        }
         self.run_started = now;
         work.start(&self.session, *run, now);
         self.state = State::Running;
         Ok(())
     }
 
-    /// Computes the result of the run and starts the next.
-    fn finish_run(&mut self, report: &Tally) -> anyhow::Result<()> {
-        let (Some(work), Some(run)) = (self.test_run.take(), self.runs.pop_front()) else {
-            bail!("Report without a run");
-        };
-        self.progress = None;
-        let own = work.tally();
-        let mut result = self.measurement(run.size);
-        result.set_rates(
-            own.messages + report.messages,
-            own.bytes + report.bytes,
-            own.duration_ns.max(report.duration_ns),
-        );
-        result.bytes_verified = own.verified + report.verified;
-        result.errors = own.errors + report.errors;
-        // A run without a full window has no peak; a peak is never below the average.
-        result.peak_gbit_s = work.peak_gbit_s().max(result.bw_gbit_s);
-        if let Some(latencies) = work.latencies() {
-            result.lat_us = latencies.summary();
-            self.intervals.push(Interval {
-                start: self.run_started - self.session_started,
-                duration: Duration::from_nanos(own.duration_ns),
-                tag: format!("{}-{}", self.setting.test.name(), run.size),
-                histogram: latencies.histogram().clone(),
-            });
+    /// Ends an endless run after a signal, as the number of messages ends others.
+    fn end_run(&mut self, now: Instant) -> anyhow::Result<()> {
+        match (self.state, &mut self.test_run) {
+            (State::Running, Some(work)) => work.end(now),
+            (State::RunFinished | State::Closing | State::AllClosed | State::Closed, _) => {}
+            // There is nothing to finish.
+            _ => stop::check()?,
         }
-        if self.worker.team.is_some() {
-            result.latencies = work.latencies().cloned();
-            let forwarded = self.session.end.frames_forwarded();
-            result.frames_forwarded = forwarded - self.forwarded_before;
-        }
-        (self.on_result)(&self.setting, Some(&result));
-        self.results.push(result);
-        self.session.run_number += 1;
-        if self.await_team(State::RunFinished) { self.prepare() } else { Ok(()) }
-    }
-
-    /// Returns a result of this worker without figures.
-    fn measurement(&self, size: u64) -> Measurement {
-        let mut result = Measurement::new(&self.setting, size);
-        result.qps = self.worker.qps;
-        result.shard = self.worker.shard;
-        result
+        Ok(())
     }
 
     /// Work that need not be done at each step.
@@ -386,22 +348,22 @@ impl Client {
         if core::mem::take(&mut self.poller.had_activity) {
             self.watchdog.progress(now);
         }
-        if matches!(
+        let is_connected = matches!(
             self.state,
             State::AwaitingWelcome
                 | State::Preparing
                 | State::Prepared
                 | State::Running
                 | State::RunFinished
-        ) {
-            if let Some(reason) = self.session.next_end_reason() {
-                bail!("{reason}");
-            }
-            if let (Some(progress), Some(run), Some(work)) =
-                (&mut self.progress, self.runs.front(), &self.test_run)
-            {
-                progress.show(now, run, || work.progress());
-            }
+        );
+        if is_connected && let Some(reason) = self.session.next_end_reason() {
+            bail!("{reason}");
+        }
+        if self.state == State::Running {
+            self.show_run(now);
+        }
+        if self.args.length.run_infinitely && stop::was_interrupted() {
+            self.end_run(now)?;
         }
         if !matches!(self.state, State::Closing | State::Closed) {
             self.session.end.check_peer()?;

@@ -32,6 +32,9 @@ pub const FLAG_SRQ: u8 = 64;
 /// Both ends sleep while nothing completes.
 pub const FLAG_EVENTS: u8 = 128;
 
+/// Duration of a run, in milliseconds, that ends when the initiator's messages end.
+pub const ENDLESS_MS: u64 = u64::MAX;
+
 /// Length of each posted receive in bytes.
 pub const RECEIVE_LEN: usize = 256;
 /// Length of the longest message that this program sends, in bytes; it fits inline into a request.

@@ -9,12 +9,13 @@ use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
 use crate::environment;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
 use crate::network::Host;
-use crate::option_values::{Checked, bytes, count, seconds};
+use crate::option_values::{Checked, bytes, seconds};
 use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_EVENTS, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER,
     FLAG_SRQ, FLAG_VERIFY, Run,
 };
 use crate::perf::kind::{AtomicType, Test, Transfer};
+use crate::perf::length_options::LengthArgs;
 use crate::perf::limits::{ATOMIC_LEN, QPS_MAX, REGION_LEN_MAX, SIZE_MAX};
 use crate::perf::perftest_options::PerftestArgs;
 use crate::perf::queue_options::QueueArgs;
@@ -178,13 +179,9 @@ pub struct TestArgs {
     /// Runs all sizes from 2 bytes to 8 MiB, in powers of two.
     #[arg(short, long)]
     pub all: bool,
-    /// Messages per queue pair [default: 5000 for write-bw, 1000 otherwise].
-    #[arg(short = 'n', long, value_parser = count)]
-    pub iters: Option<u64>,
-    /// Seconds to run for each size, instead of a number of messages.
-    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = seconds)]
-    #[arg(conflicts_with = "iters")]
-    pub duration: Option<Duration>,
+    /// Length of a run.
+    #[command(flatten)]
+    pub length: LengthArgs,
     /// Number of queue pairs, spread evenly over the shards (bandwidth only) [default: one for each
     /// shard]. With many, lower -t: each connection takes memory for -t requests.
     #[arg(short, long)]
@@ -286,6 +283,7 @@ impl TestArgs {
             qps >= shards,
             "{shards} shards for {qps} queue pairs: give -q {shards} or more, or fewer --shards"
         );
+        self.length.check(test)?;
         self.queues.check(test, self)?;
         let entries = completions_max(qps, self.tx_depth, self.rx_depth(test)) as u64;
         anyhow::ensure!(
@@ -371,13 +369,6 @@ impl TestArgs {
     /// Returns the run for one size.
     #[must_use]
     pub fn run(&self, test: Test, size: u64) -> Run {
-        let iterations = match (self.duration, self.iters, test) {
-            (Some(_), _, _) => 0,
-            (None, Some(iterations), _) => iterations,
-            (None, None, Test::WriteBw) => 5000,
-            (None, None, _) => 1000,
-        };
-        let duration_ms = self.duration.map_or(0, |duration| duration.as_millis().max(1));
         let stride = size.next_multiple_of(STRIDE_ALIGN);
         let slots = if self.verify {
             let slots_max = SLOT_MEMORY_MAX / u64::from(self.qps()) / stride;
@@ -397,8 +388,8 @@ impl TestArgs {
         };
         Run {
             size,
-            iterations,
-            duration_ms: u64::try_from(duration_ms).unwrap_or(u64::MAX),
+            iterations: self.length.iterations(test),
+            duration_ms: self.length.duration_ms(),
             stride,
             slots,
             credits,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::perf::control::ENDLESS_MS;
 
 fn loop_args(line: &str) -> Result<(Test, TestArgs), clap::Error> {
     let words = ["iwperf", "loop"].into_iter().chain(line.split_whitespace());
@@ -100,6 +101,25 @@ fn last_of_each_list_is_signaled_unless_chosen() {
 }
 
 #[test]
+fn endless_run_prints_lines() {
+    let seconds = |count| Some(Duration::from_secs(count));
+    for (line, is_endless, interval) in [
+        ("write-bw", false, None),
+        ("write-bw -D 7", false, None),
+        ("write-bw -D 7 -i 2", false, seconds(2)),
+        ("write-bw --run_infinitely", true, seconds(5)),
+        ("write-bw --run-infinitely -D 2", true, seconds(2)),
+        ("write-bw --run_infinitely -i 3", true, seconds(3)),
+    ] {
+        let (test, args) = loop_args(line).unwrap();
+        args.check(test).unwrap();
+        let run = args.run(test, 64);
+        assert_eq!(run.iterations == 0 && run.duration_ms == ENDLESS_MS, is_endless, "{line}");
+        assert_eq!(args.length.interval(), interval, "{line}");
+    }
+}
+
+#[test]
 fn options_without_effect_are_accepted() {
     let line = "write-bw -R -z -F -N -x 3 -c RC --report_gbits --com_rdma_cm";
     assert!(loop_args("write-bw -c UD").is_err());
@@ -144,6 +164,9 @@ fn conflicting_options_are_rejected() {
         "write-bw --shared-buffer --verify",
         "write-bw -n 0",
         "write-bw -t 0",
+        "write-bw --run_infinitely -n 5",
+        "write-bw --run_infinitely -a",
+        "write-bw -i 0",
         "write-bw -l 0",
         "write-bw -Q 0",
         "write-bw -I 257",
@@ -172,6 +195,9 @@ fn conflicting_options_are_rejected() {
         "write-bw --mpa-revision 1 --peer-to-peer write",
         "write-bw --mpa-revision 0 --write-with-imm",
         "atomic-lat --mpa-revision 0",
+        "write-bw --run_infinitely -i 1 -D 1",
+        "send-lat --run_infinitely",
+        "send-lat -D 5 -i 1",
         "write-bw -l 129",
         "write-bw -Q 129",
         "write-bw -l 100 -Q 3",

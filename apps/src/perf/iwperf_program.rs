@@ -19,7 +19,7 @@ use crate::perf::limits::QPS_MAX;
 use crate::perf::report::{Measurement, Report, TestParams};
 use crate::perf::server::Server;
 use crate::run_loop::{Pair, Task, run_both, run_on_cores, run_workers};
-use crate::stop::was_interrupted;
+use crate::stop::{self, was_interrupted};
 
 /// Data connections with full windows for which each shard of a server is sized.
 const BUSY_QPS: u32 = 16;
@@ -174,6 +174,9 @@ fn measure(
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
     let (device, args) = (&args.device, &args.test_args);
+    if args.length.run_infinitely {
+        stop::spare_tasks();
+    }
     let origin = SystemTime::now();
     let server = other.map(|other| {
         let quiet = Box::new(|_: &str| {});

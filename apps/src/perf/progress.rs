@@ -18,6 +18,8 @@ pub struct Progress {
     is_terminal: bool,
     bar: Option<ProgressBar>,
     started: Instant,
+    /// Bytes when it was last drawn, and the time.
+    bytes_before: u64,
     last_drawn: Instant,
 }
 
@@ -26,22 +28,27 @@ impl Progress {
     #[must_use]
     pub fn new(now: Instant) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
-        Self { is_terminal, bar: None, started: now, last_drawn: now }
+        Self { is_terminal, bar: None, started: now, bytes_before: 0, last_drawn: now }
     }
 
-    /// Shows the progress: `messages` of each data connection so far, which is asked for, and
-    /// drawn, only every 200 ms.
-    pub fn show(&mut self, now: Instant, run: &Run, messages: impl FnOnce() -> u64) {
+    /// Shows the progress, every 200 ms: the messages of each data connection so far, which `done`
+    /// returns with the bytes of all of them, and their rate. No bytes: the rate is not shown.
+    pub fn show(&mut self, now: Instant, run: &Run, done: impl FnOnce() -> (u64, u64)) {
         let elapsed = now - self.started;
         if !self.is_terminal || elapsed < SHOW_AFTER || now - self.last_drawn < REDRAW_INTERVAL {
             return;
         }
-        self.last_drawn = now;
-        self.bar.get_or_insert_with(|| bar(run.size)).set_position(bar_position(
-            run,
-            elapsed,
-            messages(),
-        ));
+        let (messages, bytes) = done();
+        let bar = self.bar.get_or_insert_with(bar);
+        bar.set_message(match bytes {
+            0 => format!("{} bytes", run.size),
+            _ => {
+                let rate = gbit_s(bytes - self.bytes_before, now - self.last_drawn);
+                format!("{} bytes, {rate:.2} Gb/sec", run.size)
+            }
+        });
+        bar.set_position(bar_position(run, elapsed, messages));
+        (self.bytes_before, self.last_drawn) = (bytes, now);
     }
 }
 
@@ -104,12 +111,16 @@ impl Drop for WaitSpinner {
     }
 }
 
-fn bar(size: u64) -> ProgressBar {
+#[expect(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
+fn gbit_s(bytes: u64, elapsed: Duration) -> f64 {
+    bytes as f64 * 8.0 / elapsed.as_secs_f64() / 1e9
+}
+
+fn bar() -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(BAR_LEN), ProgressDrawTarget::hidden());
     if let Ok(style) = ProgressStyle::with_template(" {msg} [{bar:40}] {percent:>3}% {elapsed}") {
         bar.set_style(style.progress_chars("=> "));
     }
-    bar.set_message(format!("{size} bytes"));
     bar.set_draw_target(ProgressDrawTarget::stderr());
     bar
 }

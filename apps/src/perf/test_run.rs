@@ -72,6 +72,13 @@ impl TestRun {
         }
     }
 
+    /// Ends an endless run: this side posts no more messages.
+    pub fn end(&mut self, now: Instant) {
+        if let Self::Bandwidth { active: Some(active), .. } = self {
+            active.end(now);
+        }
+    }
+
     /// Handles a completion on a data connection.
     ///
     /// # Errors
@@ -120,7 +127,13 @@ impl TestRun {
                 self.on_credit(session, *qp, *count, refilled)
             }
             Message::Done(tally) => match self {
-                Self::Bandwidth { passive: Some(passive), .. } => passive.on_done(tally),
+                Self::Bandwidth { active, passive: Some(passive), .. } => {
+                    // The initiator decides when an endless run ends.
+                    if let Some(active) = active {
+                        active.end(Instant::now());
+                    }
+                    passive.on_done(tally)
+                }
                 Self::Pong(ponger) => ponger.passive_mut().on_done(tally),
                 _ => bail!("unexpected Done from the peer"),
             },
@@ -233,8 +246,8 @@ impl TestRun {
     pub fn completed(&self) -> Tally {
         let tally = self.tally();
         match self {
-            Self::Bandwidth { active: Some(active), .. } => {
-                let (messages, bytes) = active.completed();
+            Self::Bandwidth { active: Some(_), .. } => {
+                let (messages, bytes) = self.transferred();
                 Tally { messages, bytes, ..tally }
             }
             _ => tally,
@@ -248,6 +261,15 @@ impl TestRun {
             Self::Bandwidth { active, .. } => active.as_ref().map_or(0, Active::progress),
             Self::Ping(pinger) => pinger.progress(),
             Self::Pong(_) => 0,
+        }
+    }
+
+    /// Returns the messages and bytes of a bandwidth run that have completed, over all connections.
+    #[must_use]
+    pub fn transferred(&self) -> (u64, u64) {
+        match self {
+            Self::Bandwidth { active: Some(active), .. } => active.completed(),
+            _ => (0, 0),
         }
     }
 

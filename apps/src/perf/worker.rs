@@ -17,6 +17,8 @@ pub struct Worker {
     pub qps: u32,
     /// The others, if there are any.
     pub team: Option<Team>,
+    /// Messages of all workers that have completed, counted for the lines of intervals.
+    pub completed: Arc<AtomicU64>,
 }
 
 /// State that the workers of a client share.
@@ -32,8 +34,8 @@ pub struct Team {
 impl Worker {
     /// The only worker, with `qps` data connections.
     #[must_use]
-    pub const fn single(qps: u32) -> Self {
-        Self { shard: 0, index: 0, first_qp: 0, qps, team: None }
+    pub fn single(qps: u32) -> Self {
+        Self { shard: 0, index: 0, first_qp: 0, qps, team: None, completed: Arc::default() }
     }
 
     /// Workers for these shards, over which `qps` data connections are spread evenly.
@@ -41,6 +43,7 @@ impl Worker {
     pub fn spread(shards: &[usize], qps: u32, token: u32) -> Vec<Self> {
         let count = u32::try_from(shards.len()).unwrap_or(u32::MAX).max(1);
         let team = Team { count, token, arrived: Arc::default() };
+        let completed = Arc::default();
         let mut first_qp = 0;
         let worker = |(index, &shard)| {
             let earlier = u32::try_from(index).unwrap_or(u32::MAX);
@@ -48,7 +51,8 @@ impl Worker {
             let first = first_qp;
             first_qp += qps;
             let team = (count > 1).then(|| team.clone());
-            Self { shard, index, first_qp: first, qps, team }
+            let completed = Arc::clone(&completed);
+            Self { shard, index, first_qp: first, qps, team, completed }
         };
         shards.iter().enumerate().map(worker).collect()
     }

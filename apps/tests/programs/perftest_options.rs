@@ -1,9 +1,18 @@
 //! The options of perftest over a pair of rings, and between two processes.
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 
 use crate::commands::{LoopRunner, error_line, two_cores};
 use crate::shards::ServerProcess;
+
+/// Limit for what takes a moment, on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs iwperf with these arguments.
 fn run(line: &str) -> Output {
@@ -162,6 +171,121 @@ fn options_hold_at_both_ends_of_two_processes() {
     assert!(!output.status.success() && !has_served);
 }
 
+/// Messages and rate of a line of the table.
+fn figures(line: &str) -> (u64, f64) {
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(words.len(), 5, "{line}");
+    (words[1].parse().unwrap(), words[4].parse().unwrap())
+}
+
+/// A program with the lines that it prints, killed on drop.
+struct Printing {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Printing {
+    fn start(line: &str) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_iwperf"))
+            .args(line.split_whitespace())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Self { child, lines }
+    }
+
+    /// Returns the next line; `None` at the end.
+    fn next_line(&self) -> Option<String> {
+        match self.lines.recv_timeout(TIMEOUT) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("it prints nothing"),
+        }
+    }
+
+    /// Returns lines of figures: `count` of them, or all if there are fewer.
+    fn next_figures(&self, count: usize) -> Vec<(u64, f64)> {
+        let lines = std::iter::from_fn(|| self.next_line());
+        let is_table = |line: &String| line.starts_with(" 4096 ");
+        lines.filter(is_table).map(|line| figures(&line)).take(count).collect()
+    }
+}
+
+impl Drop for Printing {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Interrupts a client after three intervals with messages, and checks these and its result.
+fn interrupt_after_three_lines(line: &str) {
+    let mut program = Printing::start(line);
+    // On a busy machine an interval may have none.
+    let mut messages_of_intervals = 0;
+    for _ in 0..3 {
+        let (messages, rate) = loop {
+            let next = program.next_figures(1);
+            let &(messages, rate) = next.first().expect("the run goes on");
+            if messages > 0 {
+                break (messages, rate);
+            }
+        };
+        assert!(rate > 0.0, "{line}");
+        messages_of_intervals += messages;
+    }
+    let pid = Pid::from_raw(program.child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, Signal::SIGINT).unwrap();
+    let all = program.next_figures(usize::MAX);
+    let (messages, _) = *all.last().unwrap();
+    assert!(messages >= messages_of_intervals, "{line}: {messages}");
+    assert!(program.child.wait().unwrap().success(), "{line}");
+}
+
+#[test]
+fn endless_run_ends_with_its_result_after_a_signal() {
+    let fx = LoopRunner::new();
+    let report = fx.path("report.json");
+    let two = two_cores();
+    for test in ["write-bw -l 8", "send-bw -q 2 -b", "read-bw -Q 16 --shards 2", "send-bw -e"] {
+        interrupt_after_three_lines(&format!(
+            "loop {test} -s 4K -t 16 --run_infinitely -i 0.05 --verify --cores {two} --json {}",
+            report.display()
+        ));
+        let text = std::fs::read_to_string(&report).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let result = &value["results"][0];
+        assert_eq!((&value["failure"], &result["errors"]), (&().into(), &0.into()), "{test}");
+    }
+    // The active half of the server ends with the client's.
+    let socket = fx.path("fw.sock");
+    let socket = socket.display();
+    let mut server = ServerProcess::start(&format!(
+        "server --once --dev memif:{socket},server --ip 198.18.0.1/24 --timeout 60"
+    ));
+    interrupt_after_three_lines(&format!(
+        "write-bw 198.18.0.1 -s 4K -b --run_infinitely -D 0.05 --dev memif:{socket},client \
+         --ip 198.18.0.2/24 --timeout 60"
+    ));
+    assert!(server.wait());
+}
+
+#[test]
+fn run_prints_a_line_for_each_interval() {
+    let _fx = LoopRunner::new();
+    let program = Printing::start("loop write-bw -s 4K -D 0.5 -i 0.1");
+    let lines = program.next_figures(usize::MAX);
+    // A busy machine may skip some.
+    assert!((2..=6).contains(&lines.len()), "{lines:?}");
+    let (total, intervals) = lines.split_last().unwrap();
+    assert!(total.0 >= intervals.iter().map(|line| line.0).sum());
+}
+
 #[test]
 fn contradictions_name_a_remedy() {
     let _fx = LoopRunner::new();
@@ -174,6 +298,9 @@ fn contradictions_name_a_remedy() {
         ("read-bw -I 64", "omit -I"),
         ("write-bw --use-srq", "--use-srq needs send-bw or send-lat"),
         ("send-bw -q 4 --use-srq -r 3", "give -r 4 or more"),
+        ("write-lat --run_infinitely", "--run_infinitely needs a bandwidth test"),
+        ("send-lat -i 1 -D 1", "-i needs a bandwidth test"),
+        ("write-bw --run_infinitely -i 1 -D 1", "give -i or -D"),
         ("write-lat -e", "write-lat polls memory"),
         ("send-lat -e -r 1", "needs two receives"),
         ("send-lat -e -t 1 --verify", "needs two receives"),

@@ -299,7 +299,10 @@ fn rows_of_cut_runs() -> Vec<Row> {
     // Once its output is stuck, only a second request ends it.
     let fill = "exec 3<>fifo; dd if=/dev/zero bs=1k count=64 >&3 2>/dev/null";
     let stuck = Row { script: format!("{fill}; exec {LINK} >&3"), ..row("", SIGTERM) };
+    let endless = "iwperf loop write-bw --run_infinitely --timeout 60";
     vec![
+        Row { code: 0, error: None, ..row(endless, SIGINT) },
+        Row { code: 0, error: None, ..row(endless, SIGTERM) },
         Row { again: Some(Duration::from_millis(1500)), error: None, ..stuck },
         Row { changes: vec!["new"], ..row(&format!("{perf} --json new"), SIGINT) },
         Row { changes: vec!["new"], ..row(&format!("{lat} --json new"), SIGTERM) },
