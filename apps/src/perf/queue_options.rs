@@ -108,6 +108,22 @@ impl QueueArgs {
         Ok(())
     }
 
+    /// Returns the options that were given, named as in perftest's parameter block, with their
+    /// values.
+    pub(super) fn chosen(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let on = |is_on: bool| is_on.then(|| "ON".to_owned());
+        let number = |value: Option<u32>| value.map(|value| value.to_string());
+        let options = [
+            ("Events", on(self.events)),
+            ("Post List", number(self.post_list)),
+            ("CQ Moderation", number(self.cq_mod)),
+            ("Max inline data", self.inline_size.map(|size| format!("{size}[B]"))),
+            ("RX depth", number(self.rx_depth)),
+            ("Using SRQ", on(self.use_srq)),
+        ];
+        options.into_iter().filter_map(|(name, value)| Some((name, value?)))
+    }
+
     /// Returns the receives of one of `qps` queue pairs, if their number was chosen.
     pub(super) fn receives(self, qps: u32) -> Option<u32> {
         let shared_by = if self.use_srq { qps.max(1) } else { 1 };

@@ -9,6 +9,7 @@ use crate::output_file::OutputFile;
 use crate::perf::iwperf_options::TestArgs;
 use crate::perf::kind::{Test, Transfer};
 use crate::perf::latency_stats::{Latencies, Summary};
+use crate::perf::queue_options::QueueArgs;
 use crate::perf::shard_report::ShardFigures;
 
 const RULE: &str =
@@ -40,6 +41,8 @@ pub struct TestParams {
     pub bidirectional: bool,
     /// Every byte is verified.
     pub verify: bool,
+    /// How requests are posted and completions awaited.
+    pub queues: QueueArgs,
 }
 
 /// Callback for the parameters once they are negotiated (without a result), and for each result.
@@ -175,6 +178,7 @@ impl TestParams {
             clock: "unknown".to_owned(),
             bidirectional: args.bidirectional,
             verify: args.verify,
+            queues: args.queues,
         }
     }
 
@@ -207,6 +211,9 @@ impl TestParams {
         ];
         for (left, value, right, other) in settings {
             text += &format!(" {left:<15} : {value:<18} {right:<14} : {other}\n");
+        }
+        for (name, value) in self.queues.chosen() {
+            text += &format!(" {name:<15} : {value}\n");
         }
         text += &format!(" {:<15} : {}\n", "Clock", self.clock);
         text += &format!(" {:<15} : {}\n", "DPDK", ferrowarp::device::dpdk_version());

@@ -15,6 +15,7 @@ fn test_params(test: Test) -> TestParams {
         clock: "TSC, 11 ns per reading".to_owned(),
         bidirectional: false,
         verify: true,
+        queues: QueueArgs::default(),
     }
 }
 
@@ -72,6 +73,17 @@ fn json_members_match_schema() {
     assert!(value["results"][1]["lat_us"].is_null());
     assert!(value["environment"]["clock"].is_string());
     assert!(value["failure"].is_null());
+}
+
+#[test]
+fn heading_names_the_queue_options_that_were_given() {
+    let mut setting = test_params(Test::SendBw);
+    let lines = setting.heading().lines().count();
+    assert!(!setting.heading().contains("CQ Moderation"));
+    (setting.queues.cq_mod, setting.queues.use_srq) = (Some(100), true);
+    let heading = setting.heading();
+    assert!(heading.contains("\n CQ Moderation   : 100\n Using SRQ       : ON\n"), "{heading}");
+    assert_eq!(heading.lines().count(), lines + 2);
 }
 
 #[test]

@@ -43,7 +43,11 @@ fn session(provide: AllocateRegions) -> anyhow::Result<u64> {
 /// A device may spread the connections of a session over the server's shards as it likes.
 #[test]
 fn data_connections_may_arrive_at_any_shard() {
-    for line in ["write-bw -q 5 -n 60 -t 8 --verify", "send-bw -q 4 -b -n 60 -t 8 --verify"] {
+    for line in [
+        "write-bw -q 5 -n 60 -t 8 --verify",
+        "send-bw -q 4 -b -n 60 -t 8 --verify",
+        "send-bw -q 4 -n 60 -t 8 --verify --use-srq",
+    ] {
         let words = ["iwperf", "loop"].into_iter().chain(line.split(' '));
         let Command::Loop { test, device, test_args } =
             IwperfOptions::try_parse_from(words).unwrap().command
