@@ -122,7 +122,7 @@ device)
     require_device
     # With both, or the programs that `device` starts are not built.
     cargo test "${cargo_flags[@]}" "${packages[@]}" --test device --test programs --no-run
-    cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --example host_stack
+    cargo build "${cargo_flags[@]}" "${packages[@]}" --profile test --examples
     cargo test "${cargo_flags[@]}" "${packages[@]}" --no-fail-fast --test device
     # The tests of `programs` that start programs, and those of `engine` that need a namespace.
     cargo test "${cargo_flags[@]}" "${packages[@]}" --test programs -- commands::

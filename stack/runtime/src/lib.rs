@@ -88,6 +88,20 @@
 //! }
 //! ```
 //!
+//! # Examples to copy
+//!
+//! The folder `examples` of this crate has programs of at most 120 lines. Each has a server and a
+//! client, for two processes and any device.
+//!
+//! | Example | Shows |
+//! |---|---|
+//! | `write_read` | One-sided operations: RDMA Write, RDMA Read, and the Send that reports them |
+//! | `send_recv` | Messages with credits, so that each finds a receive buffer |
+//! | `server` | Many clients in one thread that sleeps in `poll` on the channels' descriptors |
+//! | `tokio` | A task for each connection (feature `tokio`) |
+//! | `key_value` | RDMA Read of memory that changes: each record has a checksum |
+//! | `block` | Commands in a shared receive queue; the server moves blocks by RDMA Read and Write |
+//!
 //! # Atomic operations and immediate data
 //!
 //! [`Post::atomic`] changes a word of eight bytes at the peer and returns its previous value.

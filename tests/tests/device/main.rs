@@ -1,6 +1,7 @@
 //! The stack over tap, memif and vhost, against the kernel, misbehaving peers, and the programs.
 
 mod attacks;
+mod examples;
 mod host_program;
 mod interface_gone;
 mod iwlink;

@@ -12,6 +12,8 @@ const LINE_LEN_MAX: usize = 100;
 /// Maximum lines of a Rust file, and of one of the stack.
 const FILE_LINES_MAX: usize = 700;
 const STACK_FILE_LINES_MAX: usize = 500;
+/// Maximum lines of an example, which a newcomer reads whole and copies.
+const EXAMPLE_LINES_MAX: usize = 120;
 
 /// Files outside `bindings/src` that may contain unsafe code. Each entry has to need it.
 const UNSAFE_ALLOWED: [&str; 14] = [
@@ -152,6 +154,32 @@ fn lines_and_files_are_short() {
             }
         }
     }
+    report(&complaints);
+}
+
+/// All but `loopback`, which measures.
+#[test]
+fn examples_are_short_and_listed() {
+    let mut complaints = Vec::new();
+    let lists = ["README.md", "stack/runtime/src/lib.rs"].map(|file| (file, text(file)));
+    let mut examples = 0;
+    for file in rust_files() {
+        let Some(name) = file.strip_prefix("stack/runtime/examples/") else { continue };
+        let name = name.trim_end_matches(".rs");
+        if name == "loopback" {
+            continue;
+        }
+        examples += 1;
+        let lines = text(&file).lines().count();
+        if lines > EXAMPLE_LINES_MAX {
+            complaints.push(format!("{file}: {lines} lines, at most {EXAMPLE_LINES_MAX}"));
+        }
+        let row = format!("| `{name}` | ");
+        for (list, _) in lists.iter().filter(|(_, text)| !text.contains(&row)) {
+            complaints.push(format!("{list}: its table of examples lacks {name}"));
+        }
+    }
+    assert!(examples >= 6, "{examples} examples");
     report(&complaints);
 }
 
