@@ -95,7 +95,8 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
         qp.post().read(target, place).signaled().ring()?;
         match cq.wait(&mut [Wc::default()], TIMEOUT) {
             [wc] if wc.status == WcStatus::Success => sink.read(0, &mut record),
-            wcs => return Err(format!("{wcs:?}: {}", end(qp.wait_event(TIMEOUT))).into()),
+            [] => return Err("the server is silent".into()),
+            _ => return Err(end(qp.wait_event(TIMEOUT)).into()),
         }
         if record[BODY..] != checksum(&record[..BODY]) {
             again += 1;

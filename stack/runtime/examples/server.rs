@@ -1,5 +1,4 @@
-//! Echo server for many clients in one thread, which sleeps in `poll` as any network server does.
-//! The client opens several connections. The server ends with the last of them.
+//! Echo server in one thread, which sleeps in `poll`. It ends with the last of its many clients.
 //!
 //! ```text
 //! server server memif:/tmp/fw.sock,server 198.18.0.1
@@ -20,8 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 const USAGE: &str = "server server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
 const PORT: u16 = 4791;
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// A client awaits the echo of a message before it sends the next, and that may arrive before the
-/// buffer of the first is posted again: two buffers for each of 100 clients.
+/// Two for each of 100 clients: the next message may arrive before the last echo has left.
 const BUFFERS: usize = 2 * 100;
 const LEN: u32 = 256;
 const CONNECTIONS: usize = 8;
@@ -31,6 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [role, device, address, rest @ ..] = &args[..] else { return Err(USAGE.into()) };
     let mut config = Config::new(device.parse()?, address.parse()?, 24);
     config.drive = DriveMode::Helper;
+    // Otherwise nobody notices when the host of an idle client loses power.
+    config.tcp.keepalive = Some(Duration::from_secs(60));
     let context = Context::open(config)?;
     match (role.as_str(), rest) {
         ("server", []) => server(&context),
@@ -53,7 +53,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     println!("listening on port {PORT}");
     let (mut clients, mut wcs) = (HashMap::<_, Qp>::new(), [Wc::default(); BUFFERS]);
     loop {
-        // In this order, for a completion after the poll to be an event.
+        // In this order: a completion that comes after the poll raises an event.
         while completions.next_event().is_some() {}
         cq.req_notify(Notify::Next)?;
         for wc in cq.poll(&mut wcs) {

@@ -39,8 +39,8 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
     let region = pd.register(context.allocate(LEN)?, rights)?;
     let qp = pd.create_qp(&QpOptions::new(&cq))?;
-    // For the Send that follows the Write. Posted before the connection, so it is never late; of
-    // length 0, because the Send is empty.
+    // For the empty Send that follows the Write. Posted before the connection: a Send that
+    // finds no buffer ends it.
     qp.post_recv(0, [])?;
 
     let listener = context.listen(PORT, 1)?;
