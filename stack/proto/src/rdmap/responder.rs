@@ -46,16 +46,14 @@ pub struct ResponseFault {
     pub segment: ArrayVec<u8, { UNTAGGED_LEN + ATOMIC_REQUEST_LEN }>,
 }
 
-/// What is known of the length of the Write that arrived last.
+/// State of the Write that arrived last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteState {
-    /// It has ended, and its length was not taken.
+    /// It has ended, or there is none.
     Ended,
-    /// There is none, or its length was taken.
-    None,
     /// It has not ended yet.
     Open,
-    /// As `Open`, but segments of it were skipped: they were placed out of order.
+    /// The same, and segments of it were skipped: they were placed out of order.
     Unknown,
 }
 
@@ -88,7 +86,7 @@ impl Responder {
             msn: Seq(1),
             response_msn: Seq(1),
             write_len: 0,
-            write: WriteState::None,
+            write: WriteState::Ended,
             tx_closed: false,
         }
     }
@@ -110,19 +108,26 @@ impl Responder {
 
     /// A segment of a Write was placed in order. `is_last`: its L flag.
     #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "less than 2^16 bytes of a ULPDU")]
     pub const fn on_write_placed(&mut self, len: usize, is_last: bool) {
-        let is_first = matches!(self.write, WriteState::Ended | WriteState::None);
-        let before = if is_first { 0 } else { self.write_len };
+        if !matches!(self.write, WriteState::Ended) {
+            self.continue_write(len as u32, is_last);
+            return;
+        }
+        self.write_len = len as u32;
+        if !is_last {
+            self.write = WriteState::Open;
+        }
+    }
+
+    #[inline]
+    const fn continue_write(&mut self, len: u32, is_last: bool) {
+        let is_known = matches!(self.write, WriteState::Open);
         // Wraps only in a message that is too long.
-        #[expect(clippy::cast_possible_truncation, reason = "less than 2^16 bytes of a ULPDU")]
-        let len = before.wrapping_add(len as u32);
-        self.write_len = len;
-        self.write = match (is_last, self.write) {
-            (true, WriteState::Unknown) => WriteState::None,
-            (true, _) => WriteState::Ended,
-            (false, WriteState::Unknown) => WriteState::Unknown,
-            (false, _) => WriteState::Open,
-        };
+        self.write_len = if is_known { self.write_len.wrapping_add(len) } else { 0 };
+        if is_last {
+            self.write = WriteState::Ended;
+        }
     }
 
     /// It is the turn of segments of Writes that were placed out of order: nobody kept their
@@ -134,10 +139,9 @@ impl Responder {
     /// Returns the length of the Write that ended last, if none began after it and it was not
     /// returned before; otherwise 0, and if it is unknown.
     #[inline(always)]
-    pub fn take_write_len(&mut self) -> u32 {
-        if self.write == WriteState::Ended {
-            self.write = WriteState::None;
-            self.write_len
+    pub const fn take_write_len(&mut self) -> u32 {
+        if matches!(self.write, WriteState::Ended) {
+            std::mem::replace(&mut self.write_len, 0)
         } else {
             0
         }

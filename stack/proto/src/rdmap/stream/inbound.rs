@@ -314,7 +314,7 @@ impl Stream {
     /// Returns the bytes of the Write that ended last since the last call: of the one that
     /// Immediate Data follows. 0 if there is none, or if parts of it were placed out of order.
     #[inline(always)]
-    pub fn take_write_len(&mut self) -> u32 {
+    pub const fn take_write_len(&mut self) -> u32 {
         self.responder.take_write_len()
     }
 
