@@ -9,8 +9,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, Config, ConnParam, Context, DriveMode, Event, Qp, QpOptions, RemoteMr, Wc, WcOpcode,
-    WcStatus,
+    Access, Config, ConnEvent, ConnParam, Context, DriveMode, Qp, QpOptions, RemoteMr, Wc,
+    WcOpcode, WcStatus,
 };
 
 const USAGE: &str = "block server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
@@ -51,7 +51,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     loop {
         if let Some(request) = listener.next_request() {
             let qp = pd.create_qp(&QpOptions::new(&cq).srq(&srq))?;
-            if clients.len() < CLIENTS && request.accept(&qp, ConnParam::default()).is_ok() {
+            if clients.len() < CLIENTS && request.accept(&qp, ConnParam::new()).is_ok() {
                 clients.push(qp);
             }
         }
@@ -72,11 +72,11 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
             post.ring().or_else(|_| qp.disconnect())?;
         }
         clients.retain(|qp| match qp.next_event() {
-            Some(Event::Disconnected { reason, .. }) => {
+            Some(ConnEvent::Disconnected { reason, .. }) => {
                 println!("a client has left: {reason}");
                 false
             }
-            event => !matches!(event, Some(Event::ConnectFailed { .. })),
+            event => !matches!(event, Some(ConnEvent::ConnectFailed { .. })),
         });
     }
 }
@@ -87,7 +87,7 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
         pd.register(context.allocate(DISK)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(&cq))?;
     qp.post_recvs([(0, []); CREDITS])?;
-    qp.connect(remote.parse()?, ConnParam::default())?;
+    qp.connect(remote.parse()?, ConnParam::new())?;
     qp.wait_established(TIMEOUT)?;
     let (mut credits, remote) = (CREDITS, blocks.remote());
     for [op, block] in (0..512_u16).map(u16::to_be_bytes) {
@@ -113,7 +113,7 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
     let is_right = |block: u8| blocks.load_last(usize::from(block) * BLOCK as usize) == block;
     println!("wrote and read 256 blocks; right: {}", (0..=255).all(is_right));
     qp.close()?;
-    if let Some(Event::Disconnected { reason, .. }) = qp.wait_event(TIMEOUT) {
+    if let Some(ConnEvent::Disconnected { reason, .. }) = qp.wait_event(TIMEOUT) {
         println!("end: {reason}");
     }
     Ok(())

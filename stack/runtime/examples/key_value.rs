@@ -14,7 +14,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, Config, ConnParam, Context, DriveMode, Event, Mr, QpOptions, RemoteMr, Wc, WcStatus,
+    Access, Config, ConnEvent, ConnParam, Context, DriveMode, Mr, QpOptions, RemoteMr, Wc, WcStatus,
 };
 
 const USAGE: &str = "key_value server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
@@ -51,7 +51,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     let listener = context.listen(PORT, 1)?;
     println!("listening on port {PORT}");
     let request = listener.accept_timeout(Duration::MAX).ok_or("no device")?;
-    let param = ConnParam::default().with_private_data(&table.remote().to_bytes())?;
+    let param = ConnParam::new().private_data(&table.remote().to_bytes())?;
     request.accept(&qp, param)?;
     println!("connected to {}", qp.wait_established(TIMEOUT)?.peer);
     let (mut changes, mut event) = (0, None);
@@ -84,7 +84,7 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
     let sink = pd.register(context.allocate(LEN)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(&cq))?;
-    qp.connect(remote.parse()?, ConnParam::default())?;
+    qp.connect(remote.parse()?, ConnParam::new())?;
     let info = qp.wait_established(TIMEOUT)?;
     let table = RemoteMr::from_bytes(&info.private_data).ok_or("the server has no table")?;
     println!("connected to {}", info.peer);
@@ -112,9 +112,9 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Describes the end of a connection.
-fn end(event: Option<Event>) -> String {
+fn end(event: Option<ConnEvent>) -> String {
     match event {
-        Some(Event::Disconnected { reason, .. }) => reason.to_string(),
+        Some(ConnEvent::Disconnected { reason, .. }) => reason.to_string(),
         other => format!("not the end of the connection: {other:?}"),
     }
 }

@@ -9,7 +9,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, DriveMode, Event, Qp, QpOptions, Wc, WcOpcode, WcStatus,
+    Access, Config, ConnEvent, ConnParam, Context, Cq, DriveMode, Qp, QpOptions, Wc, WcOpcode,
+    WcStatus,
 };
 
 const USAGE: &str = "send_recv server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
@@ -47,7 +48,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     let listener = context.listen(PORT, 1)?;
     println!("listening on port {PORT}");
     let request = listener.accept_timeout(Duration::MAX).ok_or("no device")?;
-    request.accept(&qp, ConnParam::default())?;
+    request.accept(&qp, ConnParam::new())?;
     println!("connected to {}", qp.wait_established(TIMEOUT)?.peer);
 
     let mut received = 0;
@@ -77,7 +78,7 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
     let qp = pd.create_qp(&QpOptions::new(&cq).max_send_wr(DEPTH))?;
     // The credits need buffers, too: as many as the messages that can return them at a time.
     qp.post_recvs((0..DEPTH / BATCH).map(|_| (0, [])))?;
-    qp.connect(remote.parse()?, ConnParam::default())?;
+    qp.connect(remote.parse()?, ConnParam::new())?;
     println!("connected to {}", qp.wait_established(TIMEOUT)?.peer);
 
     let (mut sent, mut credits, mut message) = (0, DEPTH, [0; LEN as usize]);
@@ -112,7 +113,7 @@ fn next(cq: &Cq, qp: &Qp) -> Result<Wc, Box<dyn Error>> {
 /// Waits for the end of the connection, and returns its reason.
 fn end(qp: &Qp) -> Result<String, Box<dyn Error>> {
     match qp.wait_event(TIMEOUT) {
-        Some(Event::Disconnected { reason, .. }) => Ok(reason.to_string()),
+        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason.to_string()),
         other => Err(format!("not the end of the connection: {other:?}").into()),
     }
 }

@@ -11,8 +11,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, AsyncEvent, Config, ConnParam, Context, DriveMode, Event, Notify, Qp, QpOptions, Wc,
-    WcOpcode, WcStatus,
+    Access, AsyncEvent, Config, ConnEvent, ConnParam, Context, DriveMode, Notify, Qp, QpOptions,
+    Wc, WcOpcode, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -73,8 +73,10 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
             let AsyncEvent::Connection { qp } = event else { continue };
             while let Some(event) = clients.get(&qp).and_then(Qp::next_event) {
                 match event {
-                    Event::Established { .. } => continue,
-                    Event::Disconnected { reason, .. } => println!("a client has left: {reason}"),
+                    ConnEvent::Established { .. } => continue,
+                    ConnEvent::Disconnected { reason, .. } => {
+                        println!("a client has left: {reason}")
+                    }
                     other => println!("{other:?}"),
                 }
                 clients.remove(&qp);
@@ -86,7 +88,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
         while let Some(request) = listener.next_request() {
             let qp = pd.create_qp(&QpOptions::new(&cq).srq(&srq))?;
             // Fails if the client has given up. A request that is dropped is rejected.
-            if clients.len() < BUFFERS / 2 && request.accept(&qp, ConnParam::default()).is_ok() {
+            if clients.len() < BUFFERS / 2 && request.accept(&qp, ConnParam::new()).is_ok() {
                 clients.insert(qp.id(), qp);
             }
         }
@@ -99,7 +101,7 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
     let mut qps = Vec::new();
     for _ in 0..CONNECTIONS {
         let qp = pd.create_qp(&QpOptions::new(&cq))?;
-        qp.connect(remote.parse()?, ConnParam::default())?;
+        qp.connect(remote.parse()?, ConnParam::new())?;
         qp.wait_established(TIMEOUT)?;
         qps.push(qp);
     }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use ferrowarp::asynchronous::{AsyncCq, AsyncEvents};
 use ferrowarp::{
-    Access, Config, ConnParam, ConnRequest, Context, DriveMode, Event, Qp, QpOptions, Wc, WcOpcode,
-    WcStatus,
+    Access, Config, ConnEvent, ConnParam, ConnRequest, Context, DriveMode, Qp, QpOptions, Wc,
+    WcOpcode, WcStatus,
 };
 use tokio::task::JoinSet;
 
@@ -72,7 +72,7 @@ async fn serve(node: Arc<Node>, request: ConnRequest) -> Result<String, Error> {
     let region = pd.register(node.context.allocate(LEN as usize)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(cq.cq()))?;
     qp.post_recv(0, region.sge(0, LEN))?;
-    request.accept(&qp, ConnParam::default())?;
+    request.accept(&qp, ConnParam::new())?;
     node.events.established(&qp).await?;
     loop {
         match cq.wait(&mut [Wc::default()]).await {
@@ -94,7 +94,7 @@ async fn talk(node: Arc<Node>, remote: SocketAddr) -> Result<String, Error> {
     let (pd, mut cq) = (node.context.alloc_pd(), AsyncCq::new(&node.context, 4)?);
     let region = pd.register(node.context.allocate(LEN as usize)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(cq.cq()))?;
-    qp.connect(remote, ConnParam::default())?;
+    qp.connect(remote, ConnParam::new())?;
     node.events.established(&qp).await?;
     for _ in 0..1000 {
         qp.post_recv(0, region.sge(0, LEN))?;
@@ -113,7 +113,7 @@ async fn talk(node: Arc<Node>, remote: SocketAddr) -> Result<String, Error> {
 /// Awaits the end of a connection, and returns its reason.
 async fn end(node: &Node, qp: &Qp) -> Result<String, Error> {
     match node.events.next_of(qp).await {
-        Some(Event::Disconnected { reason, .. }) => Ok(reason.to_string()),
+        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason.to_string()),
         other => Err(format!("not the end of the connection: {other:?}").into()),
     }
 }

@@ -9,7 +9,8 @@ use std::error::Error;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, Config, ConnParam, Context, Cq, DriveMode, Event, Qp, QpOptions, RemoteMr, Wc, WcStatus,
+    Access, Config, ConnEvent, ConnParam, Context, Cq, DriveMode, Qp, QpOptions, RemoteMr, Wc,
+    WcStatus,
 };
 
 const USAGE: &str = "write_read server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
@@ -47,7 +48,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     println!("listening on port {PORT}");
     let request = listener.accept_timeout(Duration::MAX).ok_or("no device")?;
     // The protocol does not advertise memory: the private data of the reply does.
-    let param = ConnParam::default().with_private_data(&region.remote().to_bytes())?;
+    let param = ConnParam::new().private_data(&region.remote().to_bytes())?;
     request.accept(&qp, param)?;
     let info = qp.wait_established(TIMEOUT)?;
     println!("connected to {}", info.peer);
@@ -66,7 +67,7 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
     // The sink of a Read is written by the stack, so it needs LOCAL_WRITE. No right for the peer.
     let region = pd.register(context.allocate(LEN)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(&cq))?;
-    qp.connect(remote.parse()?, ConnParam::default())?;
+    qp.connect(remote.parse()?, ConnParam::new())?;
     let info = qp.wait_established(TIMEOUT)?;
     let remote = RemoteMr::from_bytes(&info.private_data).ok_or("the server lends no memory")?;
     println!("connected to {}, which lends {} bytes", info.peer, remote.len);
@@ -105,7 +106,7 @@ fn next(cq: &Cq, qp: &Qp) -> Result<Wc, Box<dyn Error>> {
 /// Waits for the end of the connection, and returns its reason.
 fn end(qp: &Qp) -> Result<String, Box<dyn Error>> {
     match qp.wait_event(TIMEOUT) {
-        Some(Event::Disconnected { reason, .. }) => Ok(reason.to_string()),
+        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason.to_string()),
         other => Err(format!("not the end of the connection: {other:?}").into()),
     }
 }
