@@ -219,12 +219,8 @@ impl Requester {
     #[must_use]
     pub fn can_build(&self) -> bool {
         let Some(entry) = self.entries.unbuilt() else { return false };
-        match entry.progress {
-            Progress::Queued => {}
-            // Its next Read Request, its Immediate Data, or the report of a refused operation.
-            Progress::Reading { .. } => return self.has_credit(),
-            Progress::WriteBuilt | Progress::LocalOpFailed(_) => return true,
-            _ => return false,
+        if !matches!(entry.progress, Progress::Queued) {
+            return self.can_continue(entry.progress);
         }
         if self.offset > 0 {
             return true;
@@ -236,6 +232,18 @@ impl Requester {
         credit
             && !entry.opcode().is_local()
             && (!entry.flags().contains(SendFlags::FENCE) || self.outstanding.is_empty())
+    }
+
+    /// [`Requester::can_build`] for a request that is built in part, or was refused.
+    #[cold]
+    #[inline(never)]
+    fn can_continue(&self, progress: Progress) -> bool {
+        match progress {
+            // Its next Read Request, its Immediate Data, or the report of a refused operation.
+            Progress::Reading { .. } => self.has_credit(),
+            Progress::WriteBuilt | Progress::LocalOpFailed(_) => true,
+            _ => false,
+        }
     }
 
     /// True if a message has been built in part.
