@@ -181,6 +181,7 @@ pub(crate) mod connection;
 pub(crate) mod counters;
 pub mod ddp;
 pub mod device;
+pub mod ended;
 pub mod engine;
 pub mod mpa;
 pub mod net;

@@ -23,6 +23,8 @@ use loom::sync::atomic::Ordering;
 
 use slots::{Lines, Slot, Slots};
 
+use crate::ended::Ended;
+
 pub(crate) mod slots;
 
 /// Slots that are loaded ahead, at most; processors load the rest of a longer sequence themselves.
@@ -36,9 +38,9 @@ pub enum PostError {
     /// The queue already holds the maximum number of requests.
     #[error("the queue is full; poll completions before posting more")]
     QueueFull,
-    /// The context was closed or has failed, or this is a child of `fork`.
-    #[error("the context is closed or has failed, or this process is a child of the one it is of")]
-    Gone,
+    /// Nobody takes the requests any more.
+    #[error(transparent)]
+    Ended(#[from] Ended),
     /// The thread is posting to the queue already: it was interrupted by a signal, or holds the
     /// guard of another call.
     #[error("this thread is posting to the queue already, before a signal or in another call")]
@@ -75,6 +77,8 @@ pub enum PostError {
     #[error("no such queue pair")]
     NoSuchQp,
 }
+
+const _: () = assert!(size_of::<Result<(), PostError>>() == 1, "posting returns it in a register");
 
 /// Application's side.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use ferrowarp_proto::ddp::regions::RegisterError;
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::verbs::srq::SrqError;
 
 use crate::device::DeviceError;
@@ -178,9 +179,9 @@ pub enum CreateError {
     /// The shared receive queue belongs to another protection domain.
     #[error("the shared receive queue is of another protection domain: create it in the same")]
     OtherDomain,
-    /// The context closes or has failed, or this is a child made by `fork`.
-    #[error("the context is closed, has failed, or belongs to the parent process: open another")]
-    Gone,
+    /// The context does nothing any more, or the shards that were asked for.
+    #[error(transparent)]
+    Ended(#[from] Ended),
     /// A context has as many completion queues as it can.
     #[error("a context has at most {0} completion queues at a time: drop some first")]
     TooManyCqs(usize),
@@ -252,13 +253,9 @@ pub enum ResizeError {
         /// The most that a queue can have.
         limit: usize,
     },
-    /// The context is closed, the shards that feed the queue have failed, or this is a child made
-    /// by `fork`.
-    #[error(
-        "the context is closed, belongs to the parent process, or the shards of the completion \
-         queue have failed"
-    )]
-    Gone,
+    /// Nothing feeds the queue any more.
+    #[error(transparent)]
+    Ended(#[from] Ended),
 }
 
 /// Error of arming a completion queue.
@@ -268,9 +265,9 @@ pub enum ReqNotifyError {
     /// The queue was created without a completion channel.
     #[error("the completion queue has no channel: make it with `create_cq_on`")]
     NoChannel,
-    /// The context is closed, has failed, or this is a child made by `fork`.
-    #[error("the context is closed, has failed, or belongs to the parent process")]
-    Gone,
+    /// Nothing feeds the queue any more.
+    #[error(transparent)]
+    Ended(#[from] Ended),
 }
 
 /// Error of allocating or registering memory.
@@ -289,9 +286,9 @@ pub enum MemoryError {
     /// The queue pair is of another protection domain or context.
     #[error("the queue pair is of another protection domain or context: use one of the same")]
     Foreign,
-    /// The context of the queue pair is closed or has failed, or this is a child made by `fork`.
-    #[error("the context is closed, has failed, or belongs to the parent process: open another")]
-    Gone,
+    /// The context does nothing any more.
+    #[error(transparent)]
+    Ended(#[from] Ended),
 }
 
 /// Error of registering a buffer; returns the buffer.

@@ -1,14 +1,14 @@
 //! State of handles in a child made by `fork`.
 
-use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
 pub(crate) use dpdk_sys::is_child;
+use ferrowarp_proto::ended::Ended;
 
 /// Fails in a child made by `fork`.
-pub(crate) fn check_process() -> io::Result<()> {
-    if is_child() { Err(io::Error::other(dpdk_sys::Error::Forked)) } else { Ok(()) }
+pub(crate) fn check_process() -> Result<(), Ended> {
+    if is_child() { Err(Ended::Forked) } else { Ok(()) }
 }
 
 /// Reference-counted state of a handle, which a child made by `fork` never drops: at the fork a

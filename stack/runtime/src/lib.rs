@@ -26,7 +26,7 @@
 //! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
 //! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |
 //! | Connections | [`Listener`], [`ConnRequest`], [`ConnParam`], [`ConnInfo`]; module [`cm`] |
-//! | Events | [`ConnEvent`], [`EndReason`], [`EventChannel`], [`AsyncEvent`], [`SrqLimit`] |
+//! | Events | [`ConnEvent`], [`EndReason`], [`Ended`], [`EventChannel`], [`AsyncEvent`], [`SrqLimit`] |
 //! | Reports | module [`stats`] |
 //!
 //! Two features are off by default. `tokio` adds the module `asynchronous`: tasks that wait for
@@ -267,6 +267,7 @@ pub use ferrowarp_proto::{
     bounded_vec::LengthError,
     ddp::memory::Access,
     ddp::regions::{RegisterError, Stag},
+    ended::Ended,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{
         AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, SGE_COUNT_MAX, Sge, immediate_u32,

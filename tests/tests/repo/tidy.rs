@@ -51,16 +51,17 @@ const PRIVATE_PATHS: [(&str, &str); 4] =
     [("/ho", "me/"), ("/wo", "rk/"), ("/ro", "ot/"), ("/Us", "ers/")];
 
 /// The layers of the protocol crate; each may use itself and those with a smaller rank.
-const LAYERS: [(&str, u8); 20] = [
+const LAYERS: [(&str, u8); 21] = [
     ("bounded_vec", 0),
     ("counters", 0),
+    ("ended", 0),
     ("setters", 0),
     ("slab", 0),
     ("state_machine", 0),
     ("time", 0),
-    ("work_queue", 0),
     ("device", 1),
     ("wheel", 1),
+    ("work_queue", 1),
     ("wire", 2),
     ("net", 3),
     ("tcp", 3),

@@ -5,6 +5,7 @@ mod conn_param;
 use core::fmt;
 use core::net::SocketAddr;
 
+use crate::ended::Ended;
 use crate::verbs::srq::SrqId;
 use crate::verbs::wc::{CqId, QpId};
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
@@ -99,9 +100,16 @@ pub enum CmError {
     /// Another listener uses the port.
     #[error("port {0} is in use by another listener; choose another")]
     PortInUse(u16),
-    /// No such queue pair or request, or it has ended meanwhile.
-    #[error("no such queue pair or connection request (it may have ended meanwhile)")]
+    /// There is no such connection or connection request, or no more: the queue pair is not
+    /// connected, or the peer has given up.
+    #[error(
+        "there is no such connection or request, or no more: connect the queue pair first, or \
+         take the next request"
+    )]
     Gone,
+    /// The context, or the shard of the connection, does nothing any more.
+    #[error(transparent)]
+    Ended(#[from] Ended),
     /// The queue pair is already in use.
     #[error("the queue pair is already connected or in error")]
     WrongState,

@@ -26,6 +26,7 @@ pub use buffers::SrqBuffers;
 
 use crate::ddp::recv_queue::{RecvWqe, RecvWqeCopies, RqCap};
 use crate::ddp::untagged::BufferQueue;
+use crate::ended::Ended;
 use crate::verbs::wc::QpId;
 use crate::verbs::wr::{PostError, RecvWr};
 
@@ -60,6 +61,9 @@ pub enum SrqError {
     /// The maximum number of shared receive queues is reached.
     #[error("the limit of shared receive queues is reached: destroy some")]
     TooMany,
+    /// The context of the queue, or its shards, do nothing any more.
+    #[error(transparent)]
+    Ended(#[from] Ended),
 }
 
 /// Buffers that an engine takes at a time.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
+use ferrowarp_proto::ended::Ended;
 
 use crate::clock::{Clock, ClockInfo};
 use crate::config::{Config, DriveMode};
@@ -20,7 +21,7 @@ use crate::context::shards::Shards;
 use crate::context::unbound_qps::UnboundQps;
 use crate::error::MemoryError;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
-use crate::fork::{ForkArc, is_child};
+use crate::fork::{ForkArc, check_process, is_child};
 use crate::limits::ResourceLimits;
 use crate::memory::{Arena, Buffer};
 use crate::shard::{Shard, ShardControl, TakenEvents};
@@ -38,7 +39,7 @@ use crate::threads::ContextThread;
 ///
 /// A context belongs to the process that opened it. A child made by `fork` should do nothing with
 /// the stack but call `exec` or `_exit`. If it does call something, that returns at once, whatever
-/// locks other threads held at the fork: with an error as after closing, or with nothing (no
+/// locks other threads held at the fork: with an error ([`Ended::Forked`]), or with nothing (no
 /// completion, event or request). Nothing is sent or received, and the parent's device, connections
 /// and event descriptors stay as they are. Handles can be dropped; their memory is not freed.
 /// Registered memory, which [`Mr::read`](crate::Mr::read) and the like still access, is a copy as
@@ -120,11 +121,9 @@ impl Context {
     /// Allocates a zeroed buffer to register, in hugepages if available.
     ///
     /// # Errors
-    /// [`MemoryError::Map`]; `Gone` in a child made by `fork`.
+    /// [`MemoryError::Map`]; [`MemoryError::Ended`] in a child made by `fork`.
     pub fn allocate(&self, len: usize) -> Result<Buffer, MemoryError> {
-        if is_child() {
-            return Err(MemoryError::Gone);
-        }
+        check_process()?;
         Ok(self.inner.arena.allocate(len)?)
     }
 
@@ -196,9 +195,9 @@ impl Context {
     /// queue pairs are in error, those that had a connection report [`ConnEvent::Disconnected`]
     /// with [`EndReason::LocalError`] or [`EndReason::DeviceRemoved`], outstanding requests are
     /// flushed as far as their completion queues have space, and waiting threads are woken. Calls
-    /// that need the stack fail as after closing. Nothing is sent to the peers. A panic does not
-    /// unwind the thread that was polling. A device that is bound to vfio-pci can be removed once
-    /// the context is closed: the kernel waits for that.
+    /// that need the stack fail with [`Ended::Failed`]. Nothing is sent to the peers. A panic does
+    /// not unwind the thread that was polling. A device that is bound to vfio-pci can be removed
+    /// once the context is closed: the kernel waits for that.
     ///
     /// With several shards a panic ends one of them ([`ShardHandle::has_failed`],
     /// [`AsyncEvent::ShardFailed`]), and the others go on; the context has failed once all have.
@@ -228,6 +227,24 @@ impl Context {
 }
 
 impl ContextInner {
+    /// Why nothing new can begin: the context closes or is closed, all its shards have failed, or
+    /// it is the parent's. `None` while it is open.
+    #[cold]
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        // In a child the lock of the unbound queue pairs may have been held at the fork.
+        self.shards.ended().or_else(|| self.unbound.ended())
+    }
+
+    /// Why a call found no shard to execute it.
+    pub(crate) fn why_no_shard(&self) -> Ended {
+        self.ended().unwrap_or(Ended::Failed)
+    }
+
+    /// Fails once nothing new can begin.
+    pub(crate) fn check_open(&self) -> Result<(), Ended> {
+        self.ended().map_or(Ok(()), Err)
+    }
+
     /// Calls `ready` until it returns a value or `timeout` has passed, and polls the shard in
     /// between. Does not wait in a child made by `fork`, where nothing is received.
     pub(crate) fn wait<T>(
@@ -329,9 +346,9 @@ impl ContextInner {
         drop(threads);
         self.unbound.refuse_new();
         // One shard flushes what was posted to queue pairs that belong to none.
-        let _ =
-            self.shards.iter().find_map(|shard| shard.control(|engine, _| engine.adopt_unbound()));
-        self.unbound.end();
+        let adopt = |shard: &Arc<Shard>| shard.control(|engine, _| engine.adopt_unbound()).is_ok();
+        let _ = self.shards.iter().any(adopt);
+        self.unbound.end(Ended::Closed);
         self.shards.control(|engine, now| engine.disconnect_all(now));
         let count = |what: fn(&mut dyn ShardControl) -> usize| {
             self.shards.control(|engine, _| what(engine)).into_iter().sum::<usize>()

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ferrowarp_lockfree::qsbr;
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::time::Instant;
 
-use crate::shard::{Shard, ShardControl, WaiterGuard};
+use crate::shard::{Shard, ShardControl, WaiterGuard, all_ended};
 
 /// The shards of a context, by the number of their port queue.
 pub(crate) struct Shards {
@@ -52,7 +53,7 @@ impl Shards {
         &self,
         mut act: impl FnMut(&mut dyn ShardControl, Instant) -> R,
     ) -> Vec<R> {
-        self.all.iter().filter_map(|shard| shard.control(&mut act)).collect()
+        self.all.iter().filter_map(|shard| shard.control(&mut act).ok()).collect()
     }
 
     /// Returns once every poll now running has ended; later polls see what the caller wrote. All
@@ -77,10 +78,14 @@ impl Shards {
         running.find(has_wire).or(fallback)
     }
 
-    /// True once no shard is polled any more: the context was closed, all have failed, or they are
-    /// those of the parent process.
+    /// Why no shard is polled any more; `None` while one is.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        all_ended(&self.all)
+    }
+
+    /// True once no shard is polled any more.
     pub(crate) fn have_ended(&self) -> bool {
-        self.all.iter().all(|shard| shard.has_ended())
+        self.ended().is_some()
     }
 
     /// True once all shards have failed.

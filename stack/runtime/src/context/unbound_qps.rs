@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
@@ -27,8 +28,8 @@ pub(crate) struct UnboundQps {
 struct State {
     /// By index of their numbers. Ordered: a shard that looks at all of them does so in parts.
     qps: BTreeMap<u32, Entry>,
-    /// The context is closed, or has failed.
-    has_ended: bool,
+    /// The context closes, or has failed.
+    ended: Option<Ended>,
 }
 
 struct Entry {
@@ -52,16 +53,27 @@ impl UnboundQps {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a queue pair. False if the context has ended: it has ended the queue pair as well.
-    pub(crate) fn add(&self, id: QpId, qp: &Arc<QpShared>, queues: UnboundQueues) -> bool {
+    /// Adds a queue pair.
+    ///
+    /// # Errors
+    /// Why the context has ended: it has ended the queue pair as well.
+    pub(crate) fn add(
+        &self,
+        id: QpId,
+        qp: &Arc<QpShared>,
+        queues: UnboundQueues,
+    ) -> Result<(), Ended> {
         let mut state = self.lock();
         state.qps.insert(id.index, Entry { id, shared: Arc::downgrade(qp), queues });
-        let has_ended = state.has_ended;
+        let ended = state.ended;
         drop(state);
-        if has_ended {
-            self.end();
+        match ended {
+            None => Ok(()),
+            Some(cause) => {
+                self.end(cause);
+                Err(cause)
+            }
         }
-        !has_ended
     }
 
     /// Removes one that is to belong to a shard, or is gone. `None` if another thread has.
@@ -77,20 +89,25 @@ impl UnboundQps {
         Some(QpAttrs::of_queues(requester, recv_queue))
     }
 
-    /// The context closes: no more can be added.
-    pub(crate) fn refuse_new(&self) {
-        self.lock().has_ended = true;
+    /// Why no more can be added; `None` while they can.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        self.lock().ended
     }
 
-    /// Ends all: nothing can be posted any more, and waiting threads wake.
-    pub(crate) fn end(&self) {
+    /// The context closes: no more can be added.
+    pub(crate) fn refuse_new(&self) {
+        self.lock().ended.get_or_insert(Ended::Closed);
+    }
+
+    /// Ends all, for this cause: nothing can be posted any more, and waiting threads wake.
+    pub(crate) fn end(&self, cause: Ended) {
         let mut state = self.lock();
-        state.has_ended = true;
+        let cause = *state.ended.get_or_insert(cause);
         let qps = std::mem::take(&mut state.qps);
         drop(state);
         for Entry { id, shared, .. } in qps.into_values() {
             if let Some(qp) = shared.upgrade() {
-                qp.close();
+                qp.close(cause);
                 self.events.end_source(AsyncEvent::Connection { qp: id }, qp.source());
             }
         }
@@ -101,7 +118,7 @@ impl UnboundQps {
 impl EndObserver for UnboundQps {
     fn on_shard_end(&self, _: bool) {
         if self.running.load(Ordering::Acquire) == 0 {
-            self.end();
+            self.end(Ended::Failed);
         }
     }
 }

@@ -42,7 +42,7 @@ impl Context {
     /// If the operating system has no file descriptor left, and in a child made by `fork`.
     #[doc(alias = "ibv_create_comp_channel")]
     pub fn create_comp_channel(&self) -> std::io::Result<CompChannel> {
-        check_process()?;
+        check_process().map_err(std::io::Error::other)?;
         let context = self.inner().clone();
         let events = ForkArc::new(CompEventQueue::new()?);
         let observer: Weak<CompEventQueue> = Arc::downgrade(events.as_arc());

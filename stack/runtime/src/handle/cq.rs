@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_lockfree::spsc::{Consumer, Peek};
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::setters;
 use ferrowarp_proto::verbs::wc::Notify;
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
@@ -129,8 +130,7 @@ impl Context {
     /// error state.
     ///
     /// # Errors
-    /// `Limit` if the capacities of all queues together exceed the configured limit; `Gone` after
-    /// closing.
+    /// `Limit` if the capacities of all queues together exceed the configured limit; `Ended`.
     #[doc(alias = "ibv_create_cq")]
     pub fn create_cq(&self, capacity: usize) -> Result<Cq, CreateError> {
         self.create_cq_with(&CqOptions::new(capacity))
@@ -162,9 +162,7 @@ impl Cq {
         if channel.is_some_and(|channel| !channel.belongs_to(context)) {
             return Err(CreateError::OtherContext);
         }
-        if context.shards.have_ended() {
-            return Err(CreateError::Gone);
-        }
+        context.check_open()?;
         let count = context.shards.len();
         if let Some(shard) = shard.filter(|&shard| shard >= count) {
             return Err(CreateError::NoShard { shard, count });
@@ -201,7 +199,7 @@ impl Cq {
                 shard.observe_end(observer);
             }
             // A shard that has failed feeds nothing.
-            is_added |= shard.control(|engine, _| engine.add_cq(id, producer)).is_some();
+            is_added |= shard.control(|engine, _| engine.add_cq(id, producer)).is_ok();
         }
         let first = rings.remove(0);
         let inner = CqInner {
@@ -216,7 +214,10 @@ impl Cq {
             accounted: Mutex::new(Accounted { of_rings, permit }),
             context: context.clone(),
         };
-        if is_added { Ok(Self { inner: ForkArc::new(inner) }) } else { Err(CreateError::Gone) }
+        if !is_added {
+            return Err(context.why_no_shard().into());
+        }
+        Ok(Self { inner: ForkArc::new(inner) })
     }
 
     /// Moves completions to `out`, oldest first, and returns those (`ibv_poll_cq`). Never waits.
@@ -351,7 +352,7 @@ impl Cq {
     pub fn req_notify(&self, notify: Notify) -> Result<(), ReqNotifyError> {
         let target = self.inner.notify.as_ref().ok_or(ReqNotifyError::NoChannel)?;
         target.req_notify(notify);
-        if self.inner.has_ended() { Err(ReqNotifyError::Gone) } else { Ok(()) }
+        Ok(self.inner.check_fed()?)
     }
 
     /// Removes the completions of a queue pair of this shard, which has destroyed it.
@@ -385,12 +386,13 @@ impl CqInner {
         }
     }
 
-    /// True once none of them runs any more.
-    fn has_ended(&self) -> bool {
-        match &self.shard {
-            Some((_, shard)) => shard.has_ended(),
-            None => self.context.shards.have_ended(),
-        }
+    /// Fails once none of them runs any more.
+    fn check_fed(&self) -> Result<(), Ended> {
+        let ended = match &self.shard {
+            Some((_, shard)) => shard.ended(),
+            None => self.context.shards.ended(),
+        };
+        ended.map_or(Ok(()), Err)
     }
 
     /// Removes completions. Locks only rings that are not empty: a thread that spins here finds

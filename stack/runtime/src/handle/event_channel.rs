@@ -44,7 +44,7 @@ impl Context {
     /// If the operating system has no file descriptor left, and in a child made by `fork`.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn event_channel(&self) -> std::io::Result<EventChannel> {
-        check_process()?;
+        check_process().map_err(std::io::Error::other)?;
         let context = self.inner().clone();
         let fd = context.events.fd()?;
         Ok(EventChannel { context, fd })

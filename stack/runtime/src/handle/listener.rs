@@ -25,7 +25,7 @@ impl Context {
     /// [`Config::source_ports`]: crate::Config::source_ports
     ///
     /// # Errors
-    /// `PortInUse`; `NoResources` if no port is free; `Gone` after closing.
+    /// `PortInUse`; `NoResources` if no port is free; `Ended`.
     #[doc(alias = "rdma_listen")]
     #[doc(alias = "rdma_bind_addr")]
     pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
@@ -53,9 +53,7 @@ impl Listener {
         backlog: usize,
         unframed: bool,
     ) -> Result<Self, CmError> {
-        if context.shards.have_ended() {
-            return Err(CmError::Gone);
-        }
+        context.check_open()?;
         // All shards listen on the same ports, so that all of them agree.
         let mut last_chosen = context.lock_listeners();
         if port != 0 {
@@ -90,7 +88,7 @@ impl Listener {
         let is_empty = results.is_empty();
         match results.into_iter().find_map(Result::err) {
             Some(error) => Err(error),
-            None if is_empty => Err(CmError::Gone),
+            None if is_empty => Err(context.why_no_shard().into()),
             None => Ok(Self { context: context.clone(), port, backlog }),
         }
     }
@@ -193,7 +191,7 @@ impl ConnRequest {
     /// # Errors
     /// [`CmError`]: `Gone` if the initiator has given up in the meantime; `OtherContext` if the
     /// queue pair is of another context; `WrongShard` if it belongs to another shard than the
-    /// request; `CqOverrun` if one of its completion queues has overrun.
+    /// request; `CqOverrun` if one of its completion queues has overrun; `Ended`.
     /// On error the request is rejected.
     #[doc(alias = "rdma_accept")]
     pub fn accept(mut self, qp: &Qp, param: ConnParam) -> Result<(), CmError> {
@@ -216,7 +214,7 @@ impl ConnRequest {
     /// Rejects the request; the initiator's application receives `private_data`.
     ///
     /// # Errors
-    /// `PrivateDataTooLong`, `Gone` if the initiator has given up in the meantime.
+    /// `PrivateDataTooLong`; `Gone` if the initiator has given up in the meantime; `Ended`.
     #[doc(alias = "rdma_reject")]
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), CmError> {
         self.send_reject(ReadDepths::default(), private_data)
@@ -242,7 +240,7 @@ impl ConnRequest {
         let shard = self.context.shards.get(self.shard);
         let done = shard.control(|engine, now| engine.reject(now, request, reads, private_data));
         shard.drive();
-        done.unwrap_or(Err(CmError::Gone))
+        done?
     }
 }
 

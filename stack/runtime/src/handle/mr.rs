@@ -10,7 +10,7 @@ use ferrowarp_proto::verbs::wr::Sge;
 
 use crate::context::ContextInner;
 use crate::error::{MemoryError, RegisterRefused};
-use crate::fork::is_child;
+use crate::fork::{check_process, is_child};
 use crate::handle::pd::Pd;
 use crate::handle::qp::Qp;
 use crate::limits::{Permit, Resource};
@@ -183,9 +183,7 @@ impl Mr {
         access: Access,
     ) -> Result<Self, MemoryError> {
         // In a child the lock of the table may have been held at the fork.
-        if is_child() {
-            return Err(MemoryError::Gone);
-        }
+        check_process()?;
         let context = pd.context();
         let permit = context.limits.acquire(Resource::RegisteredBytes, span.len())?;
         let stag = context.regions.register(&Registration {

@@ -8,7 +8,7 @@ use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
 
 use crate::context::ContextInner;
 use crate::error::MemoryError;
-use crate::fork::is_child;
+use crate::fork::{check_process, is_child};
 use crate::handle::mr::Mr;
 use crate::handle::pd::Pd;
 
@@ -37,13 +37,12 @@ impl Pd {
     /// Allocates a memory window, not bound.
     ///
     /// # Errors
-    /// [`MemoryError::Register`] if the region table is full; `Gone` in a child made by `fork`.
+    /// [`MemoryError::Register`] if the region table is full; [`MemoryError::Ended`] in a child
+    /// made by `fork`.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
         // In a child the lock of the table may have been held at the fork.
-        if is_child() {
-            return Err(MemoryError::Gone);
-        }
+        check_process()?;
         let context = self.context();
         let stag = context.regions.allocate_window(self.id())?;
         let keys = context.regions.window_keys();

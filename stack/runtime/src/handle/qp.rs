@@ -15,6 +15,7 @@ use std::sync::atomic::AtomicU64;
 use ferrowarp_lockfree::spin_lock::LockGuard;
 use ferrowarp_proto::ddp::recv_queue::{RqCap, RqProducer};
 use ferrowarp_proto::ddp::regions::{AccessScope, StreamId};
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::rdmap::send_queue::SqCap;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam};
@@ -86,9 +87,7 @@ impl Qp {
         }
         let srq = options.srq;
         srq.map_or(Ok(()), |srq| srq.check_domain(pd))?;
-        if context.shards.have_ended() {
-            return Err(CreateError::Gone);
-        }
+        context.check_open()?;
         let shard = options.shard_of(context.shards.len())?;
         let max_send_wr = options.max_send_wr.max(1);
         let max_recv_wr = if srq.is_some() { 1 } else { options.max_recv_wr.max(1) };
@@ -114,7 +113,7 @@ impl Qp {
             wanted: 1,
         })?;
         let id = QpId { index, generation };
-        let (shared, stream, is_added) = Self::add_queues(pd, [&send_cq, &recv_cq], cap, id);
+        let (shared, stream, added) = Self::add_queues(pd, [&send_cq, &recv_cq], cap, id);
         let qp = Self {
             shared,
             id,
@@ -126,16 +125,19 @@ impl Qp {
             entries: u32::try_from(permit.into_count()).expect("two queues of at most 2^26"),
             user_data: AtomicU64::new(options.user_data),
         };
-        if !is_added {
-            return Err(CreateError::Gone);
-        }
+        added?;
         qp.begin(shard)?;
         Ok(qp)
     }
 
-    /// Makes the queues of a queue pair that belongs to no shard yet, and its stream ID. False with
-    /// them: the context has ended, and so have they. `cqs`: of sends, of receives.
-    fn add_queues(pd: &Pd, cqs: [&Cq; 2], cap: QpCap, id: QpId) -> (Arc<QpShared>, StreamId, bool) {
+    /// Makes the queues of a queue pair that belongs to no shard yet, and its stream ID. An error
+    /// with them: the context has ended, and so have they. `cqs`: of sends, of receives.
+    fn add_queues(
+        pd: &Pd,
+        cqs: [&Cq; 2],
+        cap: QpCap,
+        id: QpId,
+    ) -> (Arc<QpShared>, StreamId, Result<(), Ended>) {
         let context = pd.context();
         // The memory of the queues is zeroed before a shard is locked.
         let WorkQueues { requester, recv_queue, sends, recvs, tails } = WorkQueues::new(cap);
@@ -144,8 +146,8 @@ impl Qp {
         let shared = Arc::new(QpShared::new(sends, recvs));
         let stream = context.regions.new_stream_id();
         let queues = UnboundQueues { init, stream, requester, recv_queue, tails };
-        let is_added = context.unbound.add(id, &shared, queues);
-        (shared, stream, is_added)
+        let added = context.unbound.add(id, &shared, queues);
+        (shared, stream, added)
     }
 
     /// Gives the queue pair to its shard, if that is known, or to any if it begins in the error
@@ -156,7 +158,7 @@ impl Qp {
         if let Some(shard) = shard.or_else(ends) {
             match self.bind(shard) {
                 Ok(()) | Err(CmError::CqOverrun) => {}
-                Err(_) => return Err(CreateError::Gone),
+                Err(error) => return Err(Self::cause_of(error).into()),
             }
         }
         Ok(())
@@ -179,9 +181,7 @@ impl Qp {
         if !pd.belongs_to(self.context()) || pd.id() != self.pd.id() {
             return Err(MemoryError::Foreign);
         }
-        if self.context().shards.have_ended() {
-            return Err(MemoryError::Gone);
-        }
+        self.context().check_open()?;
         Ok(AccessScope { pd: pd.id(), stream: self.stream })
     }
 
@@ -233,7 +233,7 @@ impl Qp {
     /// is locked meanwhile: for reports, not for a loop.
     #[must_use]
     pub fn tcp_stats(&self) -> Option<TcpStats> {
-        self.bound_shard()?.control(|engine, _| engine.tcp_stats(self.id)).flatten()
+        self.bound_shard()?.control(|engine, _| engine.tcp_stats(self.id)).ok()?
     }
 
     /// Posts a buffer for one incoming Send or Immediate Data (`ibv_post_recv`): at any time after
@@ -265,7 +265,7 @@ impl Qp {
         let mut queue = self.lock_recvs().map_err(|error| PostRefused { error, posted: 0 })?;
         let mut posted = post_recvs(&mut queue, requests);
         if self.shared.is_abandoned() {
-            posted = Err(PostRefused { error: PostError::Gone, posted: 0 });
+            posted = Err(PostRefused { error: Ended::Closed.into(), posted: 0 });
         }
         drop(queue);
         self.announce(posted.is_err());
@@ -320,7 +320,7 @@ impl Qp {
     /// ends without it; the reason is then `TimedOut`, if it has not acknowledged everything.
     ///
     /// # Errors
-    /// `Gone` if it has no connection, or after the context was closed.
+    /// `Gone` if it has no connection; `Ended`.
     ///
     /// [`ConnEvent::Disconnected`]: crate::ConnEvent::Disconnected
     /// [`EndReason::Local`]: crate::EndReason::Local
@@ -335,16 +335,16 @@ impl Qp {
     /// for two and a half minutes is given up.
     ///
     /// # Errors
-    /// `WrongState` if it is not connected; `Gone`.
+    /// `WrongState` if it is not connected; `Gone`; `Ended`.
     pub fn half_close(&self) -> Result<(), CmError> {
         self.close_with(true)
     }
 
     fn close_with(&self, half: bool) -> Result<(), CmError> {
-        let shard = self.bound_shard().ok_or(CmError::Gone)?;
+        let shard = self.shard_of_connection()?;
         // The shard goes on between the calls: the queue may be long. What was posted before is
         // taken after as many calls as it has requests, whatever other threads post meanwhile.
-        let takes = || shard.control(|engine, _| engine.take_posted(self.id)) == Some(true);
+        let takes = || shard.control(|engine, _| engine.take_posted(self.id)) == Ok(true);
         let _ = (0..self.entries).find(|_| !takes());
         self.control(|engine, now, qp| engine.close(now, qp, half))
     }
@@ -353,7 +353,7 @@ impl Qp {
     /// requests complete as flushed.
     ///
     /// # Errors
-    /// `Gone` if it has no connection, or after the context was closed.
+    /// `Gone` if it has no connection; `Ended`.
     #[doc(alias = "rdma_disconnect")]
     pub fn disconnect(&self) -> Result<(), CmError> {
         self.control(|engine, now, qp| engine.disconnect(now, qp))
@@ -364,7 +364,7 @@ impl Qp {
     /// completes as flushed, and no event reports it.
     ///
     /// # Errors
-    /// `Gone` after the context was closed.
+    /// [`CmError::Ended`].
     #[doc(alias = "ibv_modify_qp")]
     pub fn to_error(&self) -> Result<(), CmError> {
         match self.bind_to_any() {
@@ -382,7 +382,7 @@ impl Qp {
     /// the cause, and outstanding requests complete as flushed.
     ///
     /// # Errors
-    /// `Gone` if it has no connection, or after the context was closed.
+    /// `Gone` if it has no connection; `Ended`.
     pub fn terminate(&self, cause: Abort) -> Result<(), CmError> {
         self.control(|engine, now, qp| engine.terminate(now, qp, cause))
     }
@@ -396,10 +396,10 @@ impl Qp {
         &self,
         act: impl FnOnce(&mut dyn ShardControl, Instant, QpId) -> Result<(), CmError>,
     ) -> Result<(), CmError> {
-        let shard = self.bound_shard().ok_or(CmError::Gone)?;
+        let shard = self.shard_of_connection()?;
         let done = shard.control(|engine, now| act(engine, now, self.id));
         shard.drive();
-        done.unwrap_or(Err(CmError::Gone))
+        done?
     }
 
     /// Event that names the queue pair.
@@ -454,7 +454,7 @@ impl Qp {
         // A shard may have taken it meanwhile, to end it.
         let shard = self.bound_shard();
         if let Some(shard) = shard {
-            shard.control(|engine, now| engine.destroy_qp(now, id));
+            let _ = shard.control(|engine, now| engine.destroy_qp(now, id));
         }
         if let Some(shard) = self.shared.binding().get() {
             // All that it will ever complete is published.

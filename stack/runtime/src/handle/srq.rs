@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_proto::ddp::recv_queue::{RqCap, RqProducer, recv_queue};
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::rdmap::operation::SGE_COUNT_MAX;
 use ferrowarp_proto::setters;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
@@ -17,7 +18,7 @@ use crate::fork::{ForkArc, is_child};
 use crate::handle::pd::Pd;
 use crate::handle::qp::{PostRefused, post_recvs};
 use crate::limits::{Permit, Resource, check_queue_len, check_request};
-use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared};
+use crate::shard::{Shard, ShardControl, SrqLimit, SrqShared, all_ended};
 use crate::threads::thread_number;
 
 /// Options of a shared receive queue (`ibv_srq_init_attr`). Start from [`SrqOptions::new`] and set
@@ -98,9 +99,7 @@ impl Pd {
     pub fn create_srq_with(&self, options: &SrqOptions) -> Result<Srq, CreateError> {
         let &SrqOptions { max_wr, max_sge, shard } = options;
         let context = self.context().clone();
-        if context.shards.have_ended() {
-            return Err(CreateError::Gone);
-        }
+        context.check_open()?;
         let count = context.shards.len();
         if let Some(shard) = shard.filter(|&shard| shard >= count) {
             return Err(CreateError::NoShard { shard, count });
@@ -136,7 +135,7 @@ impl Srq {
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted. After `QueueFull`, post again when messages have arrived
-    /// and the shard was polled. `Gone` after the context was closed or has failed.
+    /// and the shard was polled.
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post_recv(&self, wr_id: u64, buffer: impl AsRef<[Sge]>) -> Result<(), PostError> {
@@ -154,8 +153,8 @@ impl Srq {
         requests: impl IntoIterator<Item = (u64, B)>,
     ) -> Result<(), PostRefused> {
         let none = |error| PostRefused { error, posted: 0 };
-        if self.inner.has_ended() || is_child() {
-            return Err(none(PostError::Gone));
+        if let Some(cause) = self.inner.ended() {
+            return Err(none(cause.into()));
         }
         let producer = self.inner.producer.lock_once(thread_number());
         let mut producer = producer.ok_or(none(PostError::Reentered))?;
@@ -167,7 +166,7 @@ impl Srq {
     /// 0 disarms. Buffers posted before the call are taken into account.
     ///
     /// # Errors
-    /// `NoSuchSrq` after the context was closed.
+    /// [`SrqError::Ended`].
     #[doc(alias = "ibv_modify_srq")]
     #[doc(alias = "IBV_SRQ_LIMIT")]
     pub fn arm(&self, limit: usize) -> Result<(), SrqError> {
@@ -183,7 +182,7 @@ impl Srq {
     /// of a receive queue. 0, the initial value: no limit.
     ///
     /// # Errors
-    /// `NoSuchSrq` after the context was closed.
+    /// [`SrqError::Ended`].
     pub fn cap(&self, cap: usize) -> Result<(), SrqError> {
         self.inner.control(|engine, id| engine.cap_srq(id, cap))
     }
@@ -240,10 +239,10 @@ impl SrqInner {
                 .get(shard)
                 .control(|engine, _| engine.create_srq(pd, buffers, number, shared));
             // A shard that has failed gets none.
-            self.in_engines[shard] = created.transpose()?;
+            self.in_engines[shard] = created.ok().transpose()?;
         }
         let is_created = self.in_engines.iter().any(Option::is_some);
-        if is_created { Ok(()) } else { Err(CreateError::Gone) }
+        if is_created { Ok(()) } else { Err(self.context.why_no_shard().into()) }
     }
 
     /// The shards that have the queue, with their handles of it.
@@ -258,14 +257,14 @@ impl SrqInner {
         act: impl Fn(&mut dyn ShardControl, SrqId) -> Result<(), SrqError>,
     ) -> Result<(), SrqError> {
         let done =
-            self.engines().find_map(|(shard, id)| shard.control(|engine, _| act(engine, id)));
-        done.unwrap_or(Err(SrqError::NoSuchSrq))
+            self.engines().find_map(|(shard, id)| shard.control(|engine, _| act(engine, id)).ok());
+        done.unwrap_or_else(|| Err(self.context.why_no_shard().into()))
     }
 
-    /// True once no shard that has the queue runs any more.
+    /// Why no shard that has the queue runs any more; `None` while one does.
     #[inline]
-    fn has_ended(&self) -> bool {
-        self.engines().all(|(shard, _)| shard.has_ended())
+    fn ended(&self) -> Option<Ended> {
+        all_ended(self.engines().map(|(shard, _)| shard))
     }
 }
 
@@ -273,7 +272,7 @@ impl Drop for SrqInner {
     fn drop(&mut self) {
         // Its queue pairs keep it alive, so none is left.
         for (shard, id) in self.engines() {
-            shard.control(|engine, _| engine.destroy_srq(id));
+            let _ = shard.control(|engine, _| engine.destroy_srq(id));
         }
         self.context.events.remove(self.shared.event());
         self.context.srq_ids.release(self.id.index);

@@ -13,6 +13,7 @@ use ferrowarp_lockfree::spsc::{Consumer, Slots};
 use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::device::Device;
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
@@ -87,8 +88,8 @@ impl<D: Device> ShardEngine<D> {
     }
 
     /// Fails once the context closes.
-    const fn check_open(&self) -> Result<(), CmError> {
-        if self.is_closing { Err(CmError::Gone) } else { Ok(()) }
+    const fn check_open(&self) -> Result<(), Ended> {
+        if self.is_closing { Err(Ended::Closed) } else { Ok(()) }
     }
 
     /// Publishes the engine's state of the queue pair to the application.
@@ -437,7 +438,7 @@ where
         }
         for shard_qp in self.shard_qps.iter() {
             let is_connected = self.engine.disconnect(now, shard_qp.id).is_ok();
-            shard_qp.shared.close();
+            shard_qp.shared.close(Ended::Closed);
             if !is_connected {
                 // No event follows.
                 let event = AsyncEvent::Connection { qp: shard_qp.id };
@@ -484,6 +485,6 @@ impl<D: Device> Drop for ShardEngine<D> {
     fn drop(&mut self) {
         // Nobody takes what is posted any more. Threads that wait are woken when the event queue is
         // closed, after this.
-        self.shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close());
+        self.shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close(Ended::Closed));
     }
 }

@@ -29,6 +29,7 @@ use ferrowarp_lockfree::doorbell::Doorbells;
 use ferrowarp_lockfree::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
 use ferrowarp_lockfree::qsbr::{QsbrEpoch, QsbrReader};
 use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::steering::mesh::MeshMonitor;
 use ferrowarp_proto::steering::owners::ShardId;
 use ferrowarp_proto::time::Instant;
@@ -38,7 +39,7 @@ use ferrowarp_proto::verbs::wc::{CqId, QpId};
 use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::device::register_application_thread;
-use crate::fork::is_child;
+use crate::fork::{check_process, is_child};
 
 pub(crate) use backlog::{Backlog, PendingRequest};
 pub(crate) use comp_events::CompEventQueue;
@@ -66,7 +67,7 @@ const NO_CQ: u32 = u32::MAX;
 /// rings. Everything else is a control call: it waits for the lock, for one poll of another thread
 /// at most, and calls the engine directly.
 pub(crate) struct Shard {
-    engine: CachePadded<SpinLock<Option<Box<dyn ShardControl>>>>,
+    engine: CachePadded<SpinLock<EngineSlot>>,
     epoch: QsbrEpoch,
     doorbells: Doorbells,
     clock: Clock,
@@ -80,7 +81,8 @@ pub(crate) struct Shard {
     /// Requests of other shards.
     mailbox: Mailbox,
     siblings: Siblings,
-    state: AtomicCell<ShardState>,
+    /// Why the shard has ended; `None` while it runs.
+    ended: AtomicCell<Option<Ended>>,
     end_observers: Mutex<EndObservers>,
     /// An engine that panicked, or whose device is to be removed. It is not used again, only
     /// dropped when the shard is closed.
@@ -99,11 +101,13 @@ pub(crate) struct Siblings {
     pub(crate) monitor: Option<(ShardId, MeshMonitor)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ShardState {
-    Running,
-    Closed,
-    Failed,
+/// Engine of a shard, or why it has none any more.
+type EngineSlot = Result<Box<dyn ShardControl>, Ended>;
+
+/// Takes the engine, for this cause; `None`, and the cause stays, if it was taken before.
+fn take_engine(slot: &mut EngineSlot, cause: Ended) -> Option<Box<dyn ShardControl>> {
+    let cause = slot.as_ref().err().copied().unwrap_or(cause);
+    std::mem::replace(slot, Err(cause)).ok()
 }
 
 impl Shard {
@@ -115,7 +119,7 @@ impl Shard {
         siblings: Siblings,
     ) -> Self {
         Self {
-            engine: CachePadded::new(SpinLock::new(Some(engine))),
+            engine: CachePadded::new(SpinLock::new(Ok(engine))),
             epoch: QsbrEpoch::default(),
             mailbox: Mailbox::default(),
             doorbells: Doorbells::new(qps_max),
@@ -124,7 +128,7 @@ impl Shard {
             last_polled: AtomicU32::new(NO_CQ),
             helper_wakeup: Arc::new(HelperWakeup::default()),
             siblings,
-            state: AtomicCell::new(ShardState::Running),
+            ended: AtomicCell::new(None),
             end_observers: Mutex::default(),
             failed_engine: Mutex::default(),
         }
@@ -179,7 +183,7 @@ impl Shard {
             return false;
         };
         self.epoch.report_quiescent();
-        let Some(running) = engine.as_mut() else {
+        let Ok(running) = engine.as_mut() else {
             return false;
         };
         let now = self.clock.now();
@@ -200,31 +204,35 @@ impl Shard {
         }
     }
 
-    /// Calls `act` with the engine. `None` after closing, after a failure (also a panic of `act`),
-    /// and in a child made by `fork`.
+    /// Calls `act` with the engine.
+    ///
+    /// # Errors
+    /// Why there is none: after closing, after a failure (also a panic of `act`), and in a child
+    /// made by `fork`.
     pub(crate) fn control<R>(
         &self,
         act: impl FnOnce(&mut dyn ShardControl, Instant) -> R,
-    ) -> Option<R> {
-        if is_child() {
-            return None;
-        }
+    ) -> Result<R, Ended> {
+        check_process()?;
         register_application_thread();
         let mut engine = self.engine.lock();
         self.epoch.report_quiescent();
-        let running = engine.as_mut()?;
+        let running = engine.as_mut().map_err(|cause| *cause)?;
         let now = self.clock.now();
         let done = catch_unwind(AssertUnwindSafe(|| {
             let result = act(running.as_mut(), now);
             running.publish();
             result
         }));
-        done.map_err(|_| self.on_panic(engine)).ok()
+        done.map_err(|_| {
+            self.on_panic(engine);
+            Ended::Failed
+        })
     }
 
     /// The engine has panicked.
     #[cold]
-    fn on_panic(&self, engine: LockGuard<'_, Option<Box<dyn ShardControl>>>) {
+    fn on_panic(&self, engine: LockGuard<'_, EngineSlot>) {
         tracing::error!("a panic ended a shard and all its connections");
         self.fail(engine, EndReason::LocalError);
     }
@@ -242,13 +250,13 @@ impl Shard {
                 );
             }
         });
-        self.control(|engine, _| engine.observe_removal(on_removal));
+        let _ = self.control(|engine, _| engine.observe_removal(on_removal));
     }
 
     fn on_removal(&self) {
         register_application_thread();
         let engine = self.engine.lock();
-        if engine.is_some() {
+        if engine.is_ok() {
             tracing::info!("the device is to be removed, which ends all connections of a shard");
             self.fail(engine, EndReason::DeviceRemoved);
         }
@@ -256,13 +264,13 @@ impl Shard {
 
     /// Ends the queue pairs of the engine as far as possible and keeps it from being polled again.
     #[cold]
-    fn fail(&self, mut engine: LockGuard<'_, Option<Box<dyn ShardControl>>>, reason: EndReason) {
+    fn fail(&self, mut engine: LockGuard<'_, EngineSlot>, reason: EndReason) {
         let failing = self.siblings.failing.lock().unwrap_or_else(PoisonError::into_inner);
         let is_last = self.siblings.running.fetch_sub(1, Ordering::AcqRel) == 1;
         if let Some((id, monitor)) = &self.siblings.monitor {
             monitor.on_shard_death(*id);
         }
-        if let Some(mut failed) = engine.take() {
+        if let Some(mut failed) = take_engine(&mut engine, Ended::Failed) {
             // From now on a thread that posts rings a doorbell, and finds it closed.
             attempt(|| failed.demote_all(&self.doorbells));
             self.doorbells.close();
@@ -272,16 +280,16 @@ impl Shard {
         }
         drop(failing);
         drop(engine);
-        self.end(ShardState::Failed);
+        self.end(Ended::Failed);
     }
 
-    /// Sets the final state. Observers are notified before and after the change: a thread that sees
+    /// Notes the cause of the end. Observers are notified before and after that: a thread that sees
     /// the shard ended finds the last events, and one that armed a queue just before is notified,
     /// too.
-    fn end(&self, state: ShardState) {
+    fn end(&self, cause: Ended) {
         self.notify_end_observers(false);
         // Release. Between this and the load of an arm word lies the fence of `ArmWord::claim`.
-        let is_end = self.state.swap(state) == ShardState::Running;
+        let is_end = self.ended.swap(Some(cause)).is_none();
         if is_end {
             self.siblings.polled.fetch_sub(1, Ordering::AcqRel);
         }
@@ -363,7 +371,7 @@ impl Shard {
         if matches!(rest, HelperState::ShortSleep | HelperState::LongSleep)
             && self.doorbells.has_hot()
             && let Some(mut engine) = self.engine.try_lock()
-            && let Some(running) = engine.as_mut()
+            && let Ok(running) = engine.as_mut()
         {
             running.demote_all(&self.doorbells);
         }
@@ -391,14 +399,14 @@ impl Shard {
     /// Drops the engine, which closes the device with it. The shard is not polled after this.
     pub(crate) fn stop(&self) {
         // Not with the lock held, for which a thread that is posting may wait.
-        let mut engine = self.engine.lock().take();
+        let mut engine = take_engine(&mut self.engine.lock(), Ended::Closed);
         if let Some(engine) = &mut engine
             && catch_unwind(AssertUnwindSafe(|| engine.close_queues())).is_err()
         {
             tracing::error!("the last requests of the shard are lost");
         }
         if !self.has_ended() {
-            self.end(ShardState::Closed);
+            self.end(Ended::Closed);
         }
         drop(engine);
         let failed = self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -407,16 +415,36 @@ impl Shard {
         }
     }
 
-    /// True once the shard is no longer polled: it was closed, it failed, or it is the parent's.
+    /// Why the shard is no longer polled; `None` while it is.
+    #[inline]
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        if is_child() { Some(Ended::Forked) } else { self.ended.load() }
+    }
+
+    /// True once the shard is no longer polled.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
-        self.state.load() != ShardState::Running || is_child()
+        self.ended().is_some()
     }
 
     /// True once the shard has failed.
     pub(crate) fn has_failed(&self) -> bool {
-        self.state.load() == ShardState::Failed
+        self.ended.load() == Some(Ended::Failed)
     }
+}
+
+/// Why none of these shards is polled any more; `None` while one is.
+#[inline]
+pub(crate) fn all_ended<'a>(shards: impl IntoIterator<Item = &'a Arc<Shard>>) -> Option<Ended> {
+    let mut cause = Ended::Failed;
+    for shard in shards {
+        match shard.ended()? {
+            Ended::Failed => {}
+            // Closed after others had failed.
+            other => cause = other,
+        }
+    }
+    Some(cause)
 }
 
 impl OverrunSink for Shard {

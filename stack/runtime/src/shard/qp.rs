@@ -10,6 +10,7 @@ use ferrowarp_lockfree::doorbell::hot::HotFlag;
 use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
 use ferrowarp_lockfree::sync::Backoff;
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::rdmap::send_queue::SqProducer;
 use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_proto::verbs::qp::QpState;
@@ -17,7 +18,7 @@ use ferrowarp_proto::verbs::wc::QpId;
 use ferrowarp_proto::verbs::wr::{PostError, SendRights};
 
 use crate::events::EventSource;
-use crate::fork::is_child;
+use crate::fork::check_process;
 use crate::shard::qp_events::{EventCount, QpEvents, TakenEvents};
 use crate::threads::thread_number;
 
@@ -30,7 +31,8 @@ pub(crate) struct QpShared {
     state: AtomicCell<QpState>,
     hot: HotFlag,
     binding: Binding,
-    /// Rights of the connection: [`READS`], [`EXTENSIONS`]; [`CLOSED`], [`ABANDONED`].
+    /// Rights of the connection: [`READS`], [`EXTENSIONS`]; flags of the end: [`CLOSED`],
+    /// [`ABANDONED`], [`FAILED`].
     rights: AtomicU8,
     source: EventSource,
     event_count: EventCount,
@@ -44,10 +46,12 @@ pub(crate) struct QpShared {
 const READS: u8 = 1;
 /// The operations of RFC 7306.
 const EXTENSIONS: u8 = 2;
-/// Nothing: the context is closed.
+/// Nothing: the context is closed, or the shard has failed.
 const CLOSED: u8 = 4;
 /// Nothing, not even what a thread is posting now: nobody will take it.
 const ABANDONED: u8 = 8;
+/// With [`CLOSED`]: the shard has failed.
+const FAILED: u8 = 16;
 
 const _: () = assert!(
     core::mem::offset_of!(QpShared, recvs) == 64 && size_of::<QpShared>() == 128,
@@ -72,7 +76,7 @@ impl QpShared {
     pub(crate) fn set_state(&self, state: QpState, rights: SendRights) {
         let reads = if rights.reads { READS } else { 0 };
         let extensions = if rights.extensions { EXTENSIONS } else { 0 };
-        let update = |old| Some(old & (CLOSED | ABANDONED) | reads | extensions);
+        let update = |old| Some(old & (CLOSED | ABANDONED | FAILED) | reads | extensions);
         // First: a thread that finds the queue pair connected finds what it may post.
         let old = self.rights.fetch_update(Ordering::Release, Ordering::Relaxed, update);
         if old.is_ok_and(|old| old & CLOSED == 0) {
@@ -80,9 +84,10 @@ impl QpShared {
         }
     }
 
-    /// The context closes: no more requests can be posted.
-    pub(crate) fn close(&self) {
-        self.rights.fetch_or(CLOSED, Ordering::Relaxed);
+    /// No more requests can be posted, for this cause.
+    pub(crate) fn close(&self, cause: Ended) {
+        let failed = if cause == Ended::Failed { FAILED } else { 0 };
+        self.rights.fetch_or(CLOSED | failed, Ordering::Relaxed);
         self.state.store(QpState::Error);
     }
 
@@ -152,18 +157,22 @@ impl QpShared {
     #[inline(always)]
     fn lock<'a, T>(&self, queue: &'a SpinLock<T>) -> Result<(LockGuard<'a, T>, u8), PostError> {
         // In a child of `fork` another thread may have held the lock.
-        if is_child() {
-            return Err(PostError::Gone);
-        }
+        check_process()?;
         let Some(producer) = queue.lock_once(thread_number()) else {
             return Err(PostError::Reentered);
         };
         // With the lock, so that closing can wait for those that found it open.
         let rights = self.rights.load(Ordering::Relaxed);
         if rights & CLOSED != 0 {
-            return Err(PostError::Gone);
+            return Err(cause_of(rights).into());
         }
         Ok((producer, rights))
+    }
+
+    /// Why no more requests can be posted; `None` while they can.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        let rights = self.rights.load(Ordering::Relaxed);
+        (rights & CLOSED != 0).then(|| cause_of(rights))
     }
 
     /// True if nobody takes what was posted: it has taken long, and the context is closed.
@@ -176,6 +185,12 @@ impl QpShared {
     pub(crate) fn state(&self) -> QpState {
         self.state.load()
     }
+}
+
+/// Returns the cause of the end, from the flags of a queue pair that is closed.
+#[cold]
+const fn cause_of(rights: u8) -> Ended {
+    if rights & FAILED != 0 { Ended::Failed } else { Ended::Closed }
 }
 
 // A lock would be held by a preempted thread of the application.

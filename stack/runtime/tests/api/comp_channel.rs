@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, CompChannel, Context, Cq, CreateError, DriveMode, Mr, Notify, Qp, QpOptions, QpState,
-    ReqNotifyError, SendFlags, WcStatus,
+    Access, CompChannel, Context, Cq, CreateError, DriveMode, Ended, Mr, Notify, Qp, QpOptions,
+    QpState, ReqNotifyError, SendFlags, WcStatus,
 };
 
 use crate::support::*;
@@ -164,7 +164,7 @@ fn req_notify_without_a_channel_is_refused() {
     let cq = right.create_cq_on(&channel, 4).unwrap();
     assert_eq!(cq.req_notify(Notify::Next), Ok(()));
     Context::close(right);
-    assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Gone));
+    assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Ended(Ended::Closed)));
 }
 
 /// The queue fills with unsolicited completions, for which no event was requested, and overruns.

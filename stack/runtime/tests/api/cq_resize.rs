@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, Cq, CqOptions, CreateError, DriveMode, LimitError, Notify, Qp, QpOptions, QpState,
-    ResizeError, Wc, WcStatus,
+    Access, Cq, CqOptions, CreateError, DriveMode, Ended, LimitError, Notify, Qp, QpOptions,
+    QpState, ResizeError, Wc, WcStatus,
 };
 
 use crate::shards::sharded;
@@ -308,7 +308,10 @@ fn resize_leaves_the_ring_of_a_dead_shard() {
     };
     kill(0);
     right.cq.resize(64).unwrap();
-    assert_eq!((right.cq.capacity(), of_dead.resize(8)), (64, Err(ResizeError::Gone)));
+    assert_eq!(
+        (right.cq.capacity(), of_dead.resize(8)),
+        (64, Err(ResizeError::Ended(Ended::Failed)))
+    );
     let of_one = |entries| right.context.create_cq_with(&CqOptions::new(entries).shard(1));
     let left_over = 8192 + 128 - 4 - 4096 - 64;
     assert!(of_one(left_over + 1).is_err() && of_one(left_over).is_ok());
@@ -319,9 +322,12 @@ fn resize_leaves_the_ring_of_a_dead_shard() {
     let found: Vec<_> = found.iter().map(|wc| (wc.wr_id, wc.qp, wc.status)).collect();
     assert_eq!(found, [(1, b0.id(), WcStatus::Flushed), (2, b1.id(), WcStatus::Success)]);
     kill(1);
-    assert_eq!((right.cq.resize(128), right.cq.capacity()), (Err(ResizeError::Gone), 64));
+    assert_eq!(
+        (right.cq.resize(128), right.cq.capacity()),
+        (Err(ResizeError::Ended(Ended::Failed)), 64)
+    );
     left.context.clone().close();
-    assert_eq!(left.cq.resize(128), Err(ResizeError::Gone));
+    assert_eq!(left.cq.resize(128), Err(ResizeError::Ended(Ended::Closed)));
 }
 
 #[test]

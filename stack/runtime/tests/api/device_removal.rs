@@ -3,7 +3,9 @@
 
 use std::time::Instant;
 
-use ferrowarp::{Access, AsyncEvent, CmError, ConnEvent, DriveMode, EndReason, QpState, WcStatus};
+use ferrowarp::{
+    Access, AsyncEvent, CmError, ConnEvent, DriveMode, EndReason, Ended, QpState, WcStatus,
+};
 
 use crate::support::rx_hook::{hooked_contexts, run};
 use crate::support::*;
@@ -25,7 +27,7 @@ fn removal_ends_all_connections(drive: DriveMode) {
     }
     let expected = ConnEvent::Disconnected { qp: b.id(), reason: EndReason::DeviceRemoved };
     assert_eq!(expect_event(&b), expected);
-    assert_eq!((b.state(), b.disconnect()), (QpState::Error, Err(CmError::Gone)));
+    assert_eq!((b.state(), b.disconnect()), (QpState::Error, Err(CmError::Ended(Ended::Failed))));
     let found = right.completions(&left, 1);
     assert_eq!((found[0].wr_id, found[0].status), (1, WcStatus::Flushed));
     let mut got = Vec::new();

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::device::ChecksumMode;
 use ferrowarp::{
-    Access, CmError, ConnEvent, ConnectError, DriveMode, EndReason, PostError, QpState, RemoteAddr,
-    Wc, WcOpcode, WcStatus,
+    Access, CmError, ConnEvent, ConnectError, DriveMode, EndReason, Ended, PostError, QpState,
+    RemoteAddr, Wc, WcOpcode, WcStatus,
 };
 
 use crate::support::*;
@@ -319,9 +319,9 @@ fn handles_fail_after_close() {
     let mr = left.mr(64, Access::ALL);
     left.context.clone().close();
     assert_eq!(a.state(), QpState::Error);
-    assert_eq!(send(&a, 1, b""), Err(PostError::Gone));
-    assert_eq!(a.disconnect(), Err(CmError::Gone));
-    assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Gone));
+    assert_eq!(send(&a, 1, b""), Err(PostError::Ended(Ended::Closed)));
+    assert_eq!(a.disconnect(), Err(CmError::Ended(Ended::Closed)));
+    assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Ended(Ended::Closed)));
     assert!(!left.context.drive());
     assert!(matches!(expect_event(&b), ConnEvent::Disconnected { .. }));
     drop(mr);

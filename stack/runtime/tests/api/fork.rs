@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use dpdk_sys::fork::run_in_child;
 use ferrowarp::{
-    Access, CmError, CompChannel, ConnParam, Context, DriveMode, EventChannel, Notify, OpenError,
-    QpOptions, ResizeError, WcStatus,
+    Access, CmError, CompChannel, ConnParam, Context, DriveMode, Ended, EventChannel, Notify,
+    OpenError, QpOptions, ResizeError, WcStatus,
 };
 
 use crate::support::*;
@@ -24,15 +24,18 @@ fn forked_child_leaves_the_parent_alone(drive: DriveMode) {
     let passed = run_in_child(|| {
         let (left, right, a, b, listener, idle, source, sink) = parts.take().unwrap();
         let start = Instant::now();
-        // Calls fail as after closing, without waiting.
-        assert_eq!(idle.connect(server(), ConnParam::default()), Err(CmError::Gone));
-        assert_eq!(a.disconnect(), Err(CmError::Gone));
+        // Calls fail without waiting.
+        assert_eq!(
+            idle.connect(server(), ConnParam::default()),
+            Err(CmError::Ended(Ended::Forked))
+        );
+        assert_eq!(a.disconnect(), Err(CmError::Ended(Ended::Forked)));
         assert!(!left.context.drive() && left.cq.poll_with(32, |_| ()) == 0);
         assert_eq!(left.context.connection_count(), 0);
         assert!(listener.accept_timeout(TIMEOUT).is_none());
-        assert_eq!(left.context.listen(PORT + 7, 1).err(), Some(CmError::Gone));
+        assert_eq!(left.context.listen(PORT + 7, 1).err(), Some(CmError::Ended(Ended::Forked)));
         assert!(left.context.create_cq(4).is_err());
-        assert_eq!(left.cq.resize(8), Err(ResizeError::Gone));
+        assert_eq!(left.cq.resize(8), Err(ResizeError::Ended(Ended::Forked)));
         assert!(left.pd.create_qp(&QpOptions::new(&left.cq)).is_err());
         assert!(b.wait_event(TIMEOUT).is_none());
         let other = Context::ring_pair(config(3, drive), config(4, drive));

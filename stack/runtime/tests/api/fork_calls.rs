@@ -101,8 +101,8 @@ impl Results {
     }
 }
 
-const GONE: &str = "Err(Gone";
-const NONE_POSTED: &str = "Err(PostRefused { error: Gone, posted: 0 })";
+const FORKED: &str = "Err(Ended(Forked))";
+const NONE_POSTED: &str = "Err(PostRefused { error: Ended(Forked), posted: 0 })";
 
 /// Makes all calls; true if each returned what it has to.
 fn calls_fail(objects: Objects) -> bool {
@@ -117,20 +117,20 @@ fn calls_fail(objects: Objects) -> bool {
     let buffer = region.sge(0, 64);
     check("post", &a.post().send(buffer).ring(), NONE_POSTED);
     check("post nothing", &a.post().ring(), NONE_POSTED);
-    check("post_recv", &b.post_recv(1, buffer), GONE);
+    check("post_recv", &b.post_recv(1, buffer), FORKED);
     check("post_recvs", &b.post_recvs([(1, buffer)]), NONE_POSTED);
     check("post while idle", &idle.post().send(buffer).ring(), NONE_POSTED);
-    check("post_recv while idle", &idle.post_recv(1, buffer), GONE);
-    check("connect", &idle.connect(server(), ConnParam::default()), GONE);
-    check("close", &a.close(), GONE);
-    check("half_close", &a.half_close(), GONE);
-    check("disconnect", &a.disconnect(), GONE);
-    check("to_error", &a.to_error(), GONE);
-    check("to_error while idle", &idle.to_error(), GONE);
-    check("terminate", &a.terminate(Abort::Stream), GONE);
-    check("stream_send", &a.stream_send(b"x"), GONE);
-    check("stream_receive", &a.stream_receive(&mut [0; 4]), GONE);
-    check("start_fpdus", &a.start_fpdus(ConnParam::default()), GONE);
+    check("post_recv while idle", &idle.post_recv(1, buffer), FORKED);
+    check("connect", &idle.connect(server(), ConnParam::default()), FORKED);
+    check("close", &a.close(), FORKED);
+    check("half_close", &a.half_close(), FORKED);
+    check("disconnect", &a.disconnect(), FORKED);
+    check("to_error", &a.to_error(), FORKED);
+    check("to_error while idle", &idle.to_error(), FORKED);
+    check("terminate", &a.terminate(Abort::Stream), FORKED);
+    check("stream_send", &a.stream_send(b"x"), FORKED);
+    check("stream_receive", &a.stream_receive(&mut [0; 4]), FORKED);
+    check("start_fpdus", &a.start_fpdus(ConnParam::default()), FORKED);
     check("tcp_stats", &a.tcp_stats().is_some(), "false");
     check("next_event", &b.next_event(), "None");
     check("wait_event", &b.wait_event(forever), "None");
@@ -143,18 +143,18 @@ fn calls_fail(objects: Objects) -> bool {
         check("poll_with", &cq.poll_with(4, |_| ()), "0");
         check("poll_spinning", &cq.poll_spinning(&mut wcs, &mut Spinner::new()), "[]");
         check("Cq::wait", &cq.wait(&mut wcs, forever), "[]");
-        check("resize", &cq.resize(128), GONE);
+        check("resize", &cq.resize(128), FORKED);
     }
-    check("req_notify", &b.recv_cq().req_notify(Notify::Next), GONE);
+    check("req_notify", &b.recv_cq().req_notify(Notify::Next), FORKED);
     check("CompChannel::next_event", &channel.next_event(), "None");
     check("CompChannel::wait", &channel.wait(forever), "None");
     check("EventChannel::next_event", &events.next_event(), "None");
     check("EventChannel::wait", &events.wait(forever), "None");
     // Shared receive queues.
-    check("Srq::post_recv", &srq.post_recv(1, buffer), GONE);
+    check("Srq::post_recv", &srq.post_recv(1, buffer), FORKED);
     check("Srq::post_recvs", &srq.post_recvs([(1, buffer)]), NONE_POSTED);
-    check("arm", &srq.arm(2), "Err(NoSuchSrq)");
-    check("cap", &srq.cap(2), "Err(NoSuchSrq)");
+    check("arm", &srq.arm(2), FORKED);
+    check("cap", &srq.cap(2), FORKED);
     check("next_limit", &srq.next_limit(), "None");
     // Listeners.
     check("next_request", &listener.next_request().is_some(), "false");
@@ -163,22 +163,30 @@ fn calls_fail(objects: Objects) -> bool {
     // Contexts.
     for Endpoint { context, pd, .. } in [&left, &right] {
         check("drive", &context.drive(), "false");
-        check("listen", &context.listen(PORT + 1, 1).err(), "Some(Gone)");
-        check("listen on any", &context.listen(0, 1).err(), "Some(Gone)");
-        check("listen_unframed", &context.listen_unframed(PORT + 1, 1).err(), "Some(Gone)");
-        check("create_cq", &context.create_cq(1).err(), "Some(Gone)");
-        check("create_cq_on", &right.context.create_cq_on(&channel, 1).err(), "Some(Gone)");
+        check("listen", &context.listen(PORT + 1, 1).err(), "Some(Ended(Forked))");
+        check("listen on any", &context.listen(0, 1).err(), "Some(Ended(Forked))");
+        check(
+            "listen_unframed",
+            &context.listen_unframed(PORT + 1, 1).err(),
+            "Some(Ended(Forked))",
+        );
+        check("create_cq", &context.create_cq(1).err(), "Some(Ended(Forked))");
+        check(
+            "create_cq_on",
+            &right.context.create_cq_on(&channel, 1).err(),
+            "Some(Ended(Forked))",
+        );
         check("create_comp_channel", &context.create_comp_channel().is_err(), "true");
         check("event_channel", &context.event_channel().is_err(), "true");
-        check("allocate", &context.allocate(64).err(), "Some(Gone)");
+        check("allocate", &context.allocate(64).err(), "Some(Ended(Forked))");
         check("connection_count", &context.connection_count(), "0");
         check("counters", &(context.counters() == Default::default()), "true");
         check("usage", &(context.usage() == Default::default()), "true");
         check("link_is_up", &context.link_is_up(), "false");
-        check("alloc_pd", &context.alloc_pd().create_srq(1).err(), "Some(Gone)");
+        check("alloc_pd", &context.alloc_pd().create_srq(1).err(), "Some(Ended(Forked))");
         check("create_qp", &pd.create_qp(&QpOptions::new(&left.cq)).is_err(), "true");
-        check("create_srq", &pd.create_srq(1).err(), "Some(Gone)");
-        check("allocate_window", &pd.allocate_window().err(), "Some(Gone)");
+        check("create_srq", &pd.create_srq(1).err(), "Some(Ended(Forked))");
+        check("allocate_window", &pd.allocate_window().err(), "Some(Ended(Forked))");
         let shard = context.shard(0).unwrap();
         check(
             "shard",
@@ -190,9 +198,9 @@ fn calls_fail(objects: Objects) -> bool {
     check("ring_pair", &other.err(), "Some(Device(Environment(Forked");
     for (request, accepts) in requests.into_iter().zip([true, false]) {
         if accepts {
-            check("accept", &request.accept(&idle, ConnParam::default()), GONE);
+            check("accept", &request.accept(&idle, ConnParam::default()), FORKED);
         } else {
-            check("reject", &request.reject(b"no"), GONE);
+            check("reject", &request.reject(b"no"), FORKED);
         }
     }
     // Memory. Copies of the child's own are no calls of the stack.
@@ -201,7 +209,7 @@ fn calls_fail(objects: Objects) -> bool {
     let mut buffer = || buffers.next().unwrap();
     for pd in [&left.pd, &right.pd] {
         let refused = pd.register(buffer(), Access::LOCAL_READ);
-        check("register", &refused.err().map(|refused| refused.error), "Some(Gone)");
+        check("register", &refused.err().map(|refused| refused.error), "Some(Ended(Forked))");
         let refused = pd.register_for(&idle, buffer(), Access::LOCAL_READ);
         check("register_for", &refused.err().map(|refused| refused.error), "Some(");
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, AsyncEvent, CmError, ConnParam, CreateError, DriveMode, PostError, QpOptions, QpState,
-    ResizeError,
+    Access, AsyncEvent, CmError, ConnParam, CreateError, DriveMode, Ended, PostError, QpOptions,
+    QpState, ResizeError,
 };
 
 use crate::close::Unacknowledged;
@@ -50,7 +50,10 @@ fn calls_return_when_closed(drive: DriveMode) {
         if let Ok(qp) = left.pd.create_qp(&shard) {
             let connected = qp.connect(server(), ConnParam::default());
             while qp.wait_event(Duration::MAX).is_some() {}
-            assert_eq!((connected, qp.state()), (Err(CmError::Gone), QpState::Error));
+            assert_eq!(
+                (connected, qp.state()),
+                (Err(CmError::Ended(Ended::Closed)), QpState::Error)
+            );
         }
     });
 }
@@ -73,11 +76,17 @@ fn calls_return_when_closed_inline() {
 #[test]
 fn closing_context_takes_no_listener_queue_pair_or_connection() {
     while_closing(DriveMode::Helper, |left| {
-        assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Gone));
-        assert_eq!(left.context.listen_unframed(PORT, 1).err(), Some(CmError::Gone));
+        assert_eq!(left.context.listen(PORT, 1).err(), Some(CmError::Ended(Ended::Closed)));
+        assert_eq!(
+            left.context.listen_unframed(PORT, 1).err(),
+            Some(CmError::Ended(Ended::Closed))
+        );
         let options = QpOptions::new(&left.cq);
-        assert_eq!(left.pd.create_qp(&options.shard(0)).err(), Some(CreateError::Gone));
-        assert_eq!(left.pd.create_qp(&options).err(), Some(CreateError::Gone));
+        assert_eq!(
+            left.pd.create_qp(&options.shard(0)).err(),
+            Some(CreateError::Ended(Ended::Closed))
+        );
+        assert_eq!(left.pd.create_qp(&options).err(), Some(CreateError::Ended(Ended::Closed)));
     });
 }
 
@@ -98,9 +107,15 @@ fn idle_queue_pairs_end_when_closing_begins() {
         let start = Instant::now();
         for qp in [&bound, &free] {
             assert_eq!(qp.wait_event(TIMEOUT / 2), None);
-            assert_eq!(qp.connect(server(), ConnParam::default()), Err(CmError::Gone));
+            assert_eq!(
+                qp.connect(server(), ConnParam::default()),
+                Err(CmError::Ended(Ended::Closed))
+            );
             let posted = send(qp, 1, b"");
-            assert_eq!((qp.state(), posted), (QpState::Error, Err(PostError::Gone)));
+            assert_eq!(
+                (qp.state(), posted),
+                (QpState::Error, Err(PostError::Ended(Ended::Closed)))
+            );
         }
         assert!(start.elapsed() < TIMEOUT / 2, "they wake");
         // The peer acknowledges, so that it does not take a minute.

@@ -20,6 +20,7 @@ mod device_removal;
 mod drive_modes;
 mod during_poll;
 mod end_to_end;
+mod ended;
 mod extensions;
 mod fork;
 mod fork_calls;

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    Access, AsyncEvent, CmError, ConnEvent, CreateError, DriveMode, EndReason, Notify, PostError,
-    QpOptions, QpState, ReqNotifyError, WcStatus,
+    Access, AsyncEvent, CmError, ConnEvent, CreateError, DriveMode, EndReason, Ended, Notify,
+    PostError, QpOptions, QpState, ReqNotifyError, WcStatus,
 };
 
 use crate::support::rx_hook::hooked_contexts;
@@ -67,13 +67,13 @@ fn panic_ends_the_context(drive: DriveMode) {
     assert_eq!(found, flushed);
     // Later calls fail at once.
     assert_eq!([b.state(), unused.state()], [QpState::Error; 2]);
-    assert_eq!(send(&b, 9, b"x"), Err(PostError::Gone));
-    assert_eq!(unused.post_recv(9, recv_mr.sge(0, 64)), Err(PostError::Gone));
-    assert_eq!(unused.connect(server(), param(b"")), Err(CmError::Gone));
-    assert_eq!(b.disconnect(), Err(CmError::Gone));
-    assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::Gone));
-    assert_eq!(right.context.create_cq(1).err(), Some(CreateError::Gone));
-    assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Gone));
+    assert_eq!(send(&b, 9, b"x"), Err(PostError::Ended(Ended::Failed)));
+    assert_eq!(unused.post_recv(9, recv_mr.sge(0, 64)), Err(PostError::Ended(Ended::Failed)));
+    assert_eq!(unused.connect(server(), param(b"")), Err(CmError::Ended(Ended::Failed)));
+    assert_eq!(b.disconnect(), Err(CmError::Ended(Ended::Failed)));
+    assert_eq!(right.context.listen(PORT, 1).err(), Some(CmError::Ended(Ended::Failed)));
+    assert_eq!(right.context.create_cq(1).err(), Some(CreateError::Ended(Ended::Failed)));
+    assert_eq!(cq.req_notify(Notify::Next), Err(ReqNotifyError::Ended(Ended::Failed)));
     assert_eq!(b.wait_event(TIMEOUT), None);
     assert!(!right.context.drive());
     // Memory can be deregistered, and the context closed.

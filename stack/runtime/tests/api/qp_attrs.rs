@@ -1,7 +1,7 @@
 //! Attributes of queue pairs, and their return to the first state.
 
 use ferrowarp::{
-    Access, CmError, ConnEvent, ConnParam, ConnectError, CreateError, DriveMode, EndReason,
+    Access, CmError, ConnEvent, ConnParam, ConnectError, CreateError, DriveMode, EndReason, Ended,
     QpAttrs, QpOptions, QpState, SrqOptions, WcStatus,
 };
 
@@ -162,6 +162,6 @@ fn reset_needs_no_room() {
     qp.reset().unwrap();
     drop(region);
     left.close();
-    assert_eq!(qp.reset(), Err(CreateError::Gone));
-    assert_eq!((qp.state(), qp.to_error()), (QpState::Error, Err(CmError::Gone)));
+    assert_eq!(qp.reset(), Err(CreateError::Ended(Ended::Closed)));
+    assert_eq!((qp.state(), qp.to_error()), (QpState::Error, Err(CmError::Ended(Ended::Closed))));
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ferrowarp::{
-    Access, AsyncEvent, CmError, ConnEvent, CqOptions, DriveMode, EndReason, Qp, QpOptions,
+    Access, AsyncEvent, CmError, ConnEvent, CqOptions, DriveMode, EndReason, Ended, Qp, QpOptions,
     QpState, WcStatus,
 };
 
@@ -53,7 +53,7 @@ fn dead_shard_leaves_the_others(drive: DriveMode) {
     assert!(got.contains(&AsyncEvent::ShardFailed { shard: 0 }), "{got:?}");
     assert!(!got.contains(&AsyncEvent::Failed), "{got:?}");
     assert_eq!((b0.state(), b1.state()), (QpState::Error, QpState::Rts));
-    assert_eq!(b0.disconnect(), Err(CmError::Gone));
+    assert_eq!(b0.disconnect(), Err(CmError::Ended(Ended::Failed)));
     // The other connection goes on.
     let recv_mr = right.mr(64, Access::LOCAL_WRITE);
     b1.post_recv(1, recv_mr.sge(0, 64)).unwrap();

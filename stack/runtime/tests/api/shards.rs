@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ferrowarp::{
-    Access, CmError, ConnEvent, CqOptions, CreateError, DriveMode, Notify, PostError, Qp,
+    Access, CmError, ConnEvent, CqOptions, CreateError, DriveMode, Ended, Notify, PostError, Qp,
     QpOptions, QpState, SrqOptions, WcOpcode, WcStatus,
 };
 
@@ -377,9 +377,12 @@ fn closing_ends_queue_pairs_that_belong_to_no_shard() {
     });
     assert_eq!(unbound.wait_event(Duration::MAX), None);
     assert_eq!(unbound.state(), QpState::Error);
-    assert_eq!(unbound.post_recv(1, recv_mr.sge(0, 64)), Err(PostError::Gone));
-    assert_eq!(unbound.connect(server(), param(b"")), Err(CmError::Gone));
-    assert_eq!(right.pd.create_qp(&QpOptions::new(&right.cq)).err(), Some(CreateError::Gone));
+    assert_eq!(unbound.post_recv(1, recv_mr.sge(0, 64)), Err(PostError::Ended(Ended::Closed)));
+    assert_eq!(unbound.connect(server(), param(b"")), Err(CmError::Ended(Ended::Closed)));
+    assert_eq!(
+        right.pd.create_qp(&QpOptions::new(&right.cq)).err(),
+        Some(CreateError::Ended(Ended::Closed))
+    );
     drop(left);
 }
 

@@ -39,7 +39,7 @@ impl Cq {
     /// neither the shard nor a poll changes them. If the ring of a shard is found too full after
     /// those of others were shrunk, these get their former capacity back; a ring that overran
     /// meanwhile has overrun. `Limit` as for [`Context::create_cq`](crate::Context::create_cq),
-    /// where the additional entries count alone; `TooLong`; `Gone`.
+    /// where the additional entries count alone; `TooLong`; `Ended`.
     #[doc(alias = "ibv_resize_cq")]
     pub fn resize(&self, entries: usize) -> Result<(), ResizeError> {
         self.inner.resize(entries)
@@ -55,9 +55,7 @@ impl Cq {
 
 impl CqInner {
     fn resize(&self, entries: usize) -> Result<(), ResizeError> {
-        if self.has_ended() {
-            return Err(ResizeError::Gone);
-        }
+        self.check_fed()?;
         if entries > WORK_REQUESTS_MAX {
             return Err(ResizeError::TooLong { wanted: entries, limit: WORK_REQUESTS_MAX });
         }
@@ -78,7 +76,7 @@ impl CqInner {
             self.capacity.store(entries, Ordering::Relaxed);
             Ok(())
         } else {
-            Err(ResizeError::Gone)
+            Err(self.context.why_no_shard().into())
         }
     }
 
@@ -148,9 +146,9 @@ impl CqRing {
                 Some(engine.resize_cq(cq, &mut consumer, &mut slots))
             });
             match resized {
-                None => return Ok(false),
-                Some(None) => backoff.wait(),
-                Some(Some(result)) => return result.map(|()| true),
+                Err(_) => return Ok(false),
+                Ok(None) => backoff.wait(),
+                Ok(Some(result)) => return result.map(|()| true),
             }
         }
     }

@@ -1,12 +1,15 @@
 //! Attributes of a queue pair (`ibv_query_qp`), and the word of its application.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 
 use super::Qp;
-use crate::fork::is_child;
+use crate::fork::check_process;
+use crate::shard::Shard;
 
 impl Qp {
     /// Returns the attributes of the queue pair and of its connection, or of the connection that
@@ -15,17 +18,25 @@ impl Qp {
     #[doc(alias = "ibv_query_qp")]
     #[must_use]
     pub fn attrs(&self) -> Option<QpAttrs> {
+        self.query().ok()
+    }
+
+    /// As [`Qp::attrs`].
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(super) fn query(&self) -> Result<QpAttrs, Ended> {
         // In a child of `fork` another thread may have held a lock.
-        if is_child() {
-            return None;
-        }
+        check_process()?;
         if self.bound_shard().is_none()
             && let Some(attrs) = self.context().unbound.attrs(self.id)
         {
             let has_srq = self.srq.is_some();
-            return Some(if has_srq { attrs.with_shared_receives() } else { attrs });
+            return Ok(if has_srq { attrs.with_shared_receives() } else { attrs });
         }
-        self.bound_shard()?.control(|engine, _| engine.qp_attrs(self.id)).flatten()
+        let of_shard = |shard: &Arc<Shard>| shard.control(|engine, _| engine.qp_attrs(self.id));
+        let attrs = self.bound_shard().map(of_shard).transpose()?.flatten();
+        attrs.ok_or_else(|| Self::cause_of(self.why_unbound()))
     }
 
     /// Address of the peer of its connection, or of the last one. Costs as much as [`Qp::attrs`].

@@ -2,12 +2,13 @@
 
 use std::sync::{Arc, PoisonError};
 
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::CmError;
 
 use super::Qp;
 use crate::handle::cq::Cq;
-use crate::shard::{ShardControl, ShardQp, UnboundQueues};
+use crate::shard::{Shard, ShardControl, ShardQp, UnboundQueues};
 
 impl Qp {
     /// Returns a completion queue that it uses and that has overrun.
@@ -24,6 +25,31 @@ impl Qp {
         }
     }
 
+    /// Returns the shard of the queue pair, for a call that needs a connection.
+    ///
+    /// # Errors
+    /// `Gone` if it belongs to none; `Ended`.
+    pub(super) fn shard_of_connection(&self) -> Result<&Arc<Shard>, CmError> {
+        self.bound_shard().ok_or_else(|| self.why_unbound())
+    }
+
+    /// Why the queue pair belongs to no shard: the end of the context, or that of the shard it was
+    /// given to; otherwise it has not been connected.
+    #[cold]
+    pub(super) fn why_unbound(&self) -> CmError {
+        let ended = self.context().ended().or_else(|| self.shared.ended());
+        ended.map_or(CmError::Gone, CmError::Ended)
+    }
+
+    /// Returns the end that kept the queue pair from being given to a shard. Everything else that
+    /// may is a defect of the stack.
+    pub(super) const fn cause_of(error: CmError) -> Ended {
+        match error {
+            CmError::Ended(cause) => cause,
+            _ => Ended::Failed,
+        }
+    }
+
     /// Gives the queue pair to some shard, unless it belongs to one already.
     ///
     /// # Errors
@@ -32,7 +58,8 @@ impl Qp {
         if self.shared.binding().get().is_some() {
             return Ok(());
         }
-        let shard = self.context().shards.select().ok_or(CmError::Gone)?;
+        let shard = self.context().shards.select();
+        let shard = shard.ok_or_else(|| self.context().why_no_shard())?;
         match self.bind(shard) {
             // Another thread was faster.
             Ok(()) | Err(CmError::WrongShard) => Ok(()),
@@ -44,7 +71,7 @@ impl Qp {
     /// completion queues has overrun it ends there.
     ///
     /// # Errors
-    /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Gone` if the shard has ended.
+    /// `CqOverrun`; `WrongShard` if it belongs to another shard; `Ended` if the shard has.
     pub(crate) fn bind(&self, shard: usize) -> Result<(), CmError> {
         self.bind_for(shard, |_| true, |_, _| Ok(()))
     }
@@ -79,7 +106,7 @@ impl Qp {
             let queues = self.context().unbound.remove(id).ok_or_else(|| {
                 // A shard in which one of its queues overran has just taken it, or the context
                 // ended.
-                if self.overrun_cq().is_some() { CmError::CqOverrun } else { CmError::Gone }
+                if self.overrun_cq().is_some() { CmError::CqOverrun } else { self.why_unbound() }
             })?;
             is_removed = true;
             let UnboundQueues { init, stream, requester, recv_queue, tails } = queues;
@@ -88,7 +115,7 @@ impl Qp {
                 let attached = srq.in_engine(shard).map(|srq| engine.attach_srq(id, srq));
                 if !matches!(attached, Some(Ok(()))) {
                     engine.destroy_qp(now, id);
-                    return Err(CmError::Gone);
+                    return Err(CmError::NoResources);
                 }
             }
             let cqs = [init.send_cq, init.recv_cq];
@@ -101,13 +128,13 @@ impl Qp {
             }
             Ok(act(engine, now))
         });
-        let done = done.unwrap_or(Err(CmError::Gone));
+        let done = done.unwrap_or_else(|cause| Err(cause.into()));
         if is_removed && matches!(done, Ok(_) | Err(CmError::CqOverrun)) {
             // Receives may have been posted.
             self.context().shards.get(shard).ring_doorbell(id);
-        } else if is_removed {
+        } else if let (true, Err(error)) = (is_removed, done) {
             // No shard has its queues, and nobody else will end it.
-            self.shared.close();
+            self.shared.close(Self::cause_of(error));
             self.context().events.end_source(self.event(), self.shared.source());
         }
         done.flatten()

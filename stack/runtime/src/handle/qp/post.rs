@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use ferrowarp_lockfree::spin_lock::LockGuard;
 use ferrowarp_proto::ddp::regions::Stag;
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::rdmap::operation::{AtomicOp, Bind, ImmediateData, Sge};
 use ferrowarp_proto::rdmap::send_queue::wqe::{SendFlags, WqeOpcode};
 use ferrowarp_proto::rdmap::send_queue::{SqProducer, WqeHead, WqePayload, WqePlace};
@@ -307,7 +308,7 @@ impl<'q> Post<'q> {
             posted = queue.posted().wrapping_sub(self.start);
             queue.publish();
             if self.qp.shared.is_abandoned() {
-                (posted, self.error) = (0, Some(PostError::Gone));
+                (posted, self.error) = (0, Some(Ended::Closed.into()));
             }
             drop(queue);
             self.qp.announce(self.error.is_some());

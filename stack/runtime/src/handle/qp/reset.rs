@@ -20,10 +20,10 @@ impl Qp {
     /// Costs some microseconds, as creating one does.
     ///
     /// # Errors
-    /// `Gone` once the context is closed or has failed; the queue pair cannot be used any more.
+    /// [`CreateError::Ended`]; the queue pair cannot be used any more.
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn reset(&mut self) -> Result<(), CreateError> {
-        let attrs = self.attrs().ok_or(CreateError::Gone)?;
+        let attrs = self.query()?;
         let QpAttrs { max_send_wr, max_send_sge, max_inline_data, .. } = attrs;
         let QpAttrs { max_recv_wr, max_recv_sge, .. } = attrs;
         let cap = QpCap {
@@ -33,12 +33,10 @@ impl Qp {
         self.leave();
         let index = self.id.index;
         self.id = QpId { index, generation: self.context().qp_ids.renew(index) };
-        let (shared, stream, is_added) =
+        let (shared, stream, added) =
             Self::add_queues(&self.pd, [&self.send_cq, &self.recv_cq], cap, self.id);
         (self.shared, self.stream) = (shared, stream);
-        if !is_added {
-            return Err(CreateError::Gone);
-        }
+        added?;
         let srq_shard = self.srq.as_ref().and_then(|srq| srq.shard());
         self.begin(self.send_cq.shard().or(self.recv_cq.shard()).or(srq_shard))
     }

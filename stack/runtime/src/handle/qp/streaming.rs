@@ -11,7 +11,7 @@ impl Qp {
     /// ([`ConnEvent::Streaming`]). Returns the number accepted: at most 64 KiB are buffered.
     ///
     /// # Errors
-    /// `WrongState` if the connection is not in that mode, `Gone` if there is none.
+    /// `WrongState` if the connection is not in that mode; `Gone` if there is none; `Ended`.
     ///
     /// [`ConnEvent::Streaming`]: crate::ConnEvent::Streaming
     pub fn stream_send(&self, bytes: &[u8]) -> Result<usize, CmError> {
@@ -41,10 +41,10 @@ impl Qp {
         &self,
         act: impl FnOnce(&mut dyn ShardControl, QpId) -> Result<usize, CmError>,
     ) -> Result<usize, CmError> {
-        let shard = self.bound_shard().ok_or(CmError::Gone)?;
+        let shard = self.shard_of_connection()?;
         shard.drive();
         let done = shard.control(|engine, _| act(engine, self.id));
         shard.drive();
-        done.unwrap_or(Err(CmError::Gone))
+        done?
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::device::Device;
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::verbs::cm::{ConnEvent, EndReason};
 use ferrowarp_proto::verbs::qp::QpState;
@@ -32,7 +33,7 @@ impl<D: Device> ShardEnd for ShardEngine<D> {
             let adopted = catch_unwind(AssertUnwindSafe(|| self.adopt(unbound)));
             if !matches!(adopted, Ok(true)) {
                 tracing::error!(qp = id.index, "the requests of a queue pair are lost");
-                shared.close();
+                shared.close(Ended::Failed);
                 let event = AsyncEvent::Connection { qp: id };
                 self.publisher.queue().end_source(event, shared.source());
             }
@@ -53,7 +54,7 @@ impl<D: Device> ShardEnd for ShardEngine<D> {
                 publisher.publish(its_event);
             }
             // No more requests can be posted.
-            shard_qp.shared.close();
+            shard_qp.shared.close(Ended::Failed);
             // Caught for each queue pair separately: the defect may be in the state of one of them.
             let ended = catch_unwind(AssertUnwindSafe(|| flush(engine, shard_qp)));
             if ended.is_err() {
@@ -79,7 +80,7 @@ impl<D: Device> ShardEnd for ShardEngine<D> {
     fn close_queues(&mut self) {
         let Self { engine, shard_qps, .. } = self;
         engine.completions_mut().accept_flushed();
-        shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close());
+        shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close(Ended::Closed));
         let deadline = Instant::now() + POSTING_MAX;
         for shard_qp in shard_qps.iter_mut() {
             if shard_qp.shared.wait_for_posting(deadline) {
@@ -139,7 +140,7 @@ mod tests {
         // The engine that fails last has a queue pair of that number.
         let (inner, id) = (context.inner(), lost.id());
         let queues = inner.unbound.remove(other.id()).unwrap();
-        inner.shards.get(1).control(|engine, _| {
+        let _ = inner.shards.get(1).control(|engine, _| {
             let (stream, init) = (queues.stream, queues.init);
             engine.create_qp(id, stream, init, queues.requester, queues.recv_queue).unwrap();
         });

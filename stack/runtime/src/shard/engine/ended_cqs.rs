@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ferrowarp_proto::device::Device;
+use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::verbs::cm::ConnEvent;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
@@ -62,7 +63,7 @@ impl<D: Device> ShardEngine<D> {
             shared.push_event(ConnEvent::CqOverrun { cq });
             let event = AsyncEvent::Connection { qp: id };
             self.publisher.publish(event);
-            shared.close();
+            shared.close(Ended::Failed);
             self.publisher.queue().end_source(event, shared.source());
         })
     }
