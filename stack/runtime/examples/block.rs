@@ -5,11 +5,11 @@
 //! block client memif:/tmp/fw.sock,client 198.18.0.2 198.18.0.1:4791
 //! ```
 
-use std::error::Error;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use ferrowarp::{
-    Access, Config, ConnEvent, ConnParam, Context, DriveMode, Qp, QpOptions, RemoteMr, Wc,
+    Access, Config, ConnParam, Context, DriveMode, EndReason, Qp, QpOptions, QpState, RemoteMr, Wc,
     WcOpcode, WcStatus,
 };
 
@@ -24,20 +24,19 @@ const DISK: usize = 256 * BLOCK as usize;
 /// Bytes of a command: 0 to write or 1 to read, number of the block, memory of the client.
 const COMMAND: usize = 2 + RemoteMr::WIRE_LEN;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [role, device, address, rest @ ..] = &args[..] else { return Err(USAGE.into()) };
-    let mut config = Config::new(device.parse()?, address.parse()?, 24);
-    config.drive = DriveMode::Helper;
+    let [role, device, address, rest @ ..] = &args[..] else { bail!(USAGE) };
+    let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
     let context = Context::open(config)?;
     match (role.as_str(), rest) {
         ("server", []) => server(&context),
         ("client", [remote]) => client(&context, remote),
-        _ => Err(USAGE.into()),
+        _ => bail!(USAGE),
     }
 }
 
-fn server(context: &Context) -> Result<(), Box<dyn Error>> {
+fn server(context: &Context) -> Result<()> {
     let (pd, buffers, len) = (context.alloc_pd(), CLIENTS * CREDITS, u32::try_from(COMMAND)?);
     let disk = pd.register(context.allocate(DISK)?, Access::LOCAL_WRITE)?;
     let commands = pd.register(context.allocate(buffers * COMMAND)?, Access::LOCAL_WRITE)?;
@@ -69,19 +68,15 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
             // The fence delays the response until a block that is read has arrived.
             post.send_inline(b"").signaled().fence();
             // Refused if the client has exceeded its credits.
-            post.ring().or_else(|_| qp.disconnect())?;
+            let _ = post.ring().or_else(|_| qp.disconnect());
         }
-        clients.retain(|qp| match qp.next_event() {
-            Some(ConnEvent::Disconnected { reason, .. }) => {
-                println!("a client has left: {reason}");
-                false
-            }
-            event => !matches!(event, Some(ConnEvent::ConnectFailed { .. })),
-        });
+        for qp in clients.extract_if(.., |qp| qp.state() == QpState::Error) {
+            println!("a client left: {}", end(&qp)?);
+        }
     }
 }
 
-fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
+fn client(context: &Context, remote: &str) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(2 * CREDITS)?);
     let blocks =
         pd.register(context.allocate(DISK)?, Access::REMOTE_READ | Access::REMOTE_WRITE)?;
@@ -102,10 +97,10 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
         // All blocks are written before the first is read.
         while credits == 0 || block == 255 && credits < CREDITS {
             match cq.wait(&mut [Wc::default()], TIMEOUT) {
-                [wc] if wc.status != WcStatus::Success => return Err(wc.status.into()),
+                [wc] if wc.status != WcStatus::Success => bail!("{}: {}", wc.status, end(&qp)?),
                 [wc] if wc.opcode == WcOpcode::Recv => qp.post_recv(0, [])?,
                 [_] => continue,
-                _ => return Err("the server is silent".into()),
+                _ => bail!("the server is silent"),
             }
             credits += 1;
         }
@@ -113,8 +108,12 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
     let is_right = |block: u8| blocks.load_last(usize::from(block) * BLOCK as usize) == block;
     println!("wrote and read 256 blocks; right: {}", (0..=255).all(is_right));
     qp.close()?;
-    if let Some(ConnEvent::Disconnected { reason, .. }) = qp.wait_event(TIMEOUT) {
-        println!("end: {reason}");
-    }
+    qp.wait_event(TIMEOUT).context("the server does not close")?;
+    println!("end: {}", end(&qp)?);
     Ok(())
+}
+
+/// Returns the reason why the connection has ended.
+fn end(qp: &Qp) -> Result<EndReason> {
+    qp.attrs().and_then(|attrs| attrs.end).context("the connection has not ended")
 }

@@ -10,11 +10,12 @@
 //! a reader that finds another one reads again. Version numbers at both ends of a record would not
 //! do: nobody promises that they are copied first and last.
 
-use std::error::Error;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use ferrowarp::{
-    Access, Config, ConnEvent, ConnParam, Context, DriveMode, Mr, QpOptions, RemoteMr, Wc, WcStatus,
+    Access, Config, ConnParam, Context, DriveMode, EndReason, Mr, Qp, QpOptions, RemoteMr, Wc,
+    WcStatus,
 };
 
 const USAGE: &str = "key_value server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
@@ -28,21 +29,20 @@ const GETS: usize = 10_000;
 const LEN: usize = 16_384;
 const BODY: usize = LEN - 8;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [role, device, address, rest @ ..] = &args[..] else { return Err(USAGE.into()) };
-    let mut config = Config::new(device.parse()?, address.parse()?, 24);
+    let [role, device, address, rest @ ..] = &args[..] else { bail!(USAGE) };
     // A helper thread executes the Reads of the clients: the server's own thread has no part.
-    config.drive = DriveMode::Helper;
+    let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
     let context = Context::open(config)?;
     match (role.as_str(), rest) {
         ("server", []) => server(&context),
         ("client", [remote]) => client(&context, remote),
-        _ => Err(USAGE.into()),
+        _ => bail!(USAGE),
     }
 }
 
-fn server(context: &Context) -> Result<(), Box<dyn Error>> {
+fn server(context: &Context) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
     let table = pd.register(context.allocate(KEYS * LEN)?, Access::REMOTE_READ)?;
     let mut record = [0; LEN];
@@ -50,17 +50,17 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     let qp = pd.create_qp(&QpOptions::new(&cq))?;
     let listener = context.listen(PORT, 1)?;
     println!("listening on port {PORT}");
-    let request = listener.accept_timeout(Duration::MAX).ok_or("no device")?;
-    let param = ConnParam::new().private_data(&table.remote().to_bytes())?;
+    let request = listener.accept_timeout(Duration::MAX).context("the device is gone")?;
+    let param = ConnParam::new().private_data(table.remote().to_bytes())?;
     request.accept(&qp, param)?;
     println!("connected to {}", qp.wait_established(TIMEOUT)?.peer);
-    let (mut changes, mut event) = (0, None);
-    while event.is_none() {
+    let mut changes = 0;
+    // The only event after this one is the end.
+    while qp.wait_event(Duration::from_millis(1)).is_none() {
         changes += 1;
         put(&table, changes % KEYS, changes, &mut record);
-        event = qp.wait_event(Duration::from_millis(1));
     }
-    println!("{changes} changes; end: {}", end(event));
+    println!("{changes} changes; end: {}", end(&qp)?);
     Ok(())
 }
 
@@ -80,13 +80,13 @@ fn checksum(body: &[u8]) -> [u8; 8] {
     body.iter().fold(0xcbf2_9ce4_8422_2325, add).to_le_bytes()
 }
 
-fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
+fn client(context: &Context, remote: &str) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
     let sink = pd.register(context.allocate(LEN)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(&cq))?;
     qp.connect(remote.parse()?, ConnParam::new())?;
     let info = qp.wait_established(TIMEOUT)?;
-    let table = RemoteMr::from_bytes(&info.private_data).ok_or("the server has no table")?;
+    let table = RemoteMr::from_bytes(&info.private_data).context("the server has no table")?;
     println!("connected to {}", info.peer);
     let target = sink.sge(0, u32::try_from(LEN)?);
     let (mut gets, mut again, mut record) = (0, 0, [0; LEN]);
@@ -95,26 +95,24 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
         qp.post().read(target, place).signaled().ring()?;
         match cq.wait(&mut [Wc::default()], TIMEOUT) {
             [wc] if wc.status == WcStatus::Success => sink.read(0, &mut record),
-            [] => return Err("the server is silent".into()),
-            _ => return Err(end(qp.wait_event(TIMEOUT)).into()),
+            [] => bail!("the server is silent"),
+            _ => bail!("a GET failed: {}", end(&qp)?),
         }
         if record[BODY..] != checksum(&record[..BODY]) {
             again += 1;
         } else if record[8..BODY].iter().all(|byte| byte == &record[0]) {
             gets += 1;
         } else {
-            return Err("a mixture of two values".into());
+            bail!("a mixture of two values");
         }
     }
     qp.close()?;
-    println!("{gets} GETs, {again} of them again; end: {}", end(qp.wait_event(TIMEOUT)));
+    qp.wait_event(TIMEOUT).context("the server does not close")?;
+    println!("{gets} GETs, {again} of them again; end: {}", end(&qp)?);
     Ok(())
 }
 
-/// Describes the end of a connection.
-fn end(event: Option<ConnEvent>) -> String {
-    match event {
-        Some(ConnEvent::Disconnected { reason, .. }) => reason.to_string(),
-        other => format!("not the end of the connection: {other:?}"),
-    }
+/// Returns the reason why the connection has ended.
+fn end(qp: &Qp) -> Result<EndReason> {
+    qp.attrs().and_then(|attrs| attrs.end).context("the connection has not ended")
 }

@@ -5,12 +5,12 @@
 //! send_recv client memif:/tmp/fw.sock,client 198.18.0.2 198.18.0.1:4791
 //! ```
 
-use std::error::Error;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use ferrowarp::{
-    Access, Config, ConnEvent, ConnParam, Context, Cq, DriveMode, Qp, QpOptions, Wc, WcOpcode,
-    WcStatus,
+    Access, Config, ConnEvent, ConnParam, Context, Cq, DriveMode, EndReason, Qp, QpOptions, Wc,
+    WcOpcode, WcStatus,
 };
 
 const USAGE: &str = "send_recv server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
@@ -24,20 +24,19 @@ const DEPTH: usize = 32;
 /// Messages for which the server returns credits at once, by an empty message.
 const BATCH: usize = DEPTH / 2;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [role, device, address, rest @ ..] = &args[..] else { return Err(USAGE.into()) };
-    let mut config = Config::new(device.parse()?, address.parse()?, 24);
-    config.drive = DriveMode::Helper;
+    let [role, device, address, rest @ ..] = &args[..] else { bail!(USAGE) };
+    let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
     let context = Context::open(config)?;
     match (role.as_str(), rest) {
         ("server", []) => server(&context),
         ("client", [remote]) => client(&context, remote),
-        _ => Err(USAGE.into()),
+        _ => bail!(USAGE),
     }
 }
 
-fn server(context: &Context) -> Result<(), Box<dyn Error>> {
+fn server(context: &Context) -> Result<()> {
     // Room for all requests of both queues: one completion too many ends the connection.
     let (pd, cq) = (context.alloc_pd(), context.create_cq(2 * DEPTH)?);
     let region = pd.register(context.allocate(DEPTH * LEN as usize)?, Access::LOCAL_WRITE)?;
@@ -47,7 +46,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     qp.post_recvs((0..DEPTH).map(|slot| (slot as u64, buffer(slot))))?;
     let listener = context.listen(PORT, 1)?;
     println!("listening on port {PORT}");
-    let request = listener.accept_timeout(Duration::MAX).ok_or("no device")?;
+    let request = listener.accept_timeout(Duration::MAX).context("the device is gone")?;
     request.accept(&qp, ConnParam::new())?;
     println!("connected to {}", qp.wait_established(TIMEOUT)?.peer);
 
@@ -60,7 +59,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
         let (slot, mut number) = (usize::try_from(wc.wr_id)?, [0; 8]);
         region.read(slot * LEN as usize, &mut number);
         if u64::from_be_bytes(number) != received {
-            return Err(format!("not message {received}").into());
+            bail!("not message {received}");
         }
         received += 1;
         // First the buffer, then the credit for it.
@@ -73,7 +72,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
+fn client(context: &Context, remote: &str) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(2 * DEPTH)?);
     let qp = pd.create_qp(&QpOptions::new(&cq).max_send_wr(DEPTH))?;
     // The credits need buffers, too: as many as the messages that can return them at a time.
@@ -102,18 +101,18 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Waits for a completion, and checks it.
-fn next(cq: &Cq, qp: &Qp) -> Result<Wc, Box<dyn Error>> {
+fn next(cq: &Cq, qp: &Qp) -> Result<Wc> {
     match cq.wait(&mut [Wc::default()], TIMEOUT) {
-        [] => Err("the peer is silent".into()),
+        [] => bail!("the peer is silent"),
         [wc, ..] if wc.status == WcStatus::Success => Ok(*wc),
-        [wc, ..] => Err(format!("request {}: {}: {}", wc.wr_id, wc.status, end(qp)?).into()),
+        [wc, ..] => bail!("request {}: {}: {}", wc.wr_id, wc.status, end(qp)?),
     }
 }
 
 /// Waits for the end of the connection, and returns its reason.
-fn end(qp: &Qp) -> Result<String, Box<dyn Error>> {
+fn end(qp: &Qp) -> Result<EndReason> {
     match qp.wait_event(TIMEOUT) {
-        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason.to_string()),
-        other => Err(format!("not the end of the connection: {other:?}").into()),
+        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason),
+        other => bail!("not the end of the connection: {other:?}"),
     }
 }

@@ -6,13 +6,13 @@
 //! ```
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use ferrowarp::{
     Access, AsyncEvent, Config, ConnEvent, ConnParam, Context, DriveMode, Notify, Qp, QpOptions,
-    Wc, WcOpcode, WcStatus,
+    TcpSettings, Wc, WcOpcode, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -24,22 +24,21 @@ const BUFFERS: usize = 2 * 100;
 const LEN: u32 = 256;
 const CONNECTIONS: usize = 8;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [role, device, address, rest @ ..] = &args[..] else { return Err(USAGE.into()) };
-    let mut config = Config::new(device.parse()?, address.parse()?, 24);
-    config.drive = DriveMode::Helper;
+    let [role, device, address, rest @ ..] = &args[..] else { bail!(USAGE) };
+    let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
     // Otherwise nobody notices when the host of an idle client loses power.
-    config.tcp.keepalive = Some(Duration::from_secs(60));
-    let context = Context::open(config)?;
+    let tcp = TcpSettings::new().keepalive(Duration::from_secs(60));
+    let context = Context::open(config.tcp(tcp))?;
     match (role.as_str(), rest) {
         ("server", []) => server(&context),
         ("client", [remote]) => client(&context, remote),
-        _ => Err(USAGE.into()),
+        _ => bail!(USAGE),
     }
 }
 
-fn server(context: &Context) -> Result<(), Box<dyn Error>> {
+fn server(context: &Context) -> Result<()> {
     let (events, completions) = (context.event_channel()?, context.create_comp_channel()?);
     // A buffer has one request at a time, so there are never more completions than buffers.
     let (pd, cq) = (context.alloc_pd(), context.create_cq_on(&completions, BUFFERS)?);
@@ -74,9 +73,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
             while let Some(event) = clients.get(&qp).and_then(Qp::next_event) {
                 match event {
                     ConnEvent::Established { .. } => continue,
-                    ConnEvent::Disconnected { reason, .. } => {
-                        println!("a client has left: {reason}")
-                    }
+                    ConnEvent::Disconnected { reason, .. } => println!("a client left: {reason}"),
                     other => println!("{other:?}"),
                 }
                 clients.remove(&qp);
@@ -95,7 +92,7 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
+fn client(context: &Context, remote: &str) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(2 * CONNECTIONS)?);
     let region = pd.register(context.allocate(LEN as usize)?, Access::LOCAL_WRITE)?;
     let mut qps = Vec::new();
@@ -113,7 +110,8 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
         for _ in 0..2 * CONNECTIONS {
             match cq.wait(&mut [Wc::default()], TIMEOUT) {
                 [wc] if wc.status == WcStatus::Success => {}
-                wcs => return Err(format!("no echo: {wcs:?}").into()),
+                [wc] => bail!("no echo: {}", wc.status),
+                _ => bail!("the server is silent"),
             }
         }
     }

@@ -8,15 +8,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use anyhow::{Context as _, Result, bail};
 use ferrowarp::asynchronous::{AsyncCq, AsyncEvents};
 use ferrowarp::{
-    Access, Config, ConnEvent, ConnParam, ConnRequest, Context, DriveMode, Qp, QpOptions, Wc,
-    WcOpcode, WcStatus,
+    Access, Config, ConnEvent, ConnParam, ConnRequest, Context, DriveMode, EndReason, Qp,
+    QpOptions, Wc, WcOpcode, WcStatus,
 };
 use tokio::task::JoinSet;
-
-/// Error of a task, which may end on another thread.
-type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const USAGE: &str = "tokio server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
 const PORT: u16 = 4791;
@@ -29,11 +27,10 @@ struct Node {
     events: AsyncEvents,
 }
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [role, device, address, rest @ ..] = &args[..] else { return Err(USAGE.into()) };
-    let mut config = Config::new(device.parse()?, address.parse()?, 24);
-    config.drive = DriveMode::Helper;
+    let [role, device, address, rest @ ..] = &args[..] else { bail!(USAGE) };
+    let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
     let context = Context::open(config)?;
     tokio::runtime::Runtime::new()?.block_on(async {
         let node = Arc::new(Node { events: AsyncEvents::new(&context)?, context });
@@ -45,7 +42,8 @@ fn main() -> Result<(), Error> {
                 listener = node.context.listen(PORT, CONNECTIONS)?;
                 println!("listening on port {PORT}");
                 for _ in 0..CONNECTIONS {
-                    let request = node.events.accept(&listener).await.ok_or("no device")?;
+                    let request = node.events.accept(&listener).await;
+                    let request = request.context("the device is gone")?;
                     tasks.spawn(serve(Arc::clone(&node), request));
                 }
             }
@@ -53,7 +51,7 @@ fn main() -> Result<(), Error> {
                 let remote: SocketAddr = remote.parse()?;
                 (0..CONNECTIONS).for_each(|_| drop(tasks.spawn(talk(Arc::clone(&node), remote))));
             }
-            _ => return Err(USAGE.into()),
+            _ => bail!(USAGE),
         }
         while let Some(ended) = tasks.join_next().await {
             // A connection that fails does not end the others.
@@ -67,7 +65,7 @@ fn main() -> Result<(), Error> {
 }
 
 /// Returns each message, until the connection ends; returns the reason.
-async fn serve(node: Arc<Node>, request: ConnRequest) -> Result<String, Error> {
+async fn serve(node: Arc<Node>, request: ConnRequest) -> Result<EndReason> {
     let (pd, mut cq) = (node.context.alloc_pd(), AsyncCq::new(&node.context, 4)?);
     let region = pd.register(node.context.allocate(LEN as usize)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(cq.cq()))?;
@@ -90,7 +88,7 @@ async fn serve(node: Arc<Node>, request: ConnRequest) -> Result<String, Error> {
 }
 
 /// Sends messages and awaits the echo of each; returns the reason of the end.
-async fn talk(node: Arc<Node>, remote: SocketAddr) -> Result<String, Error> {
+async fn talk(node: Arc<Node>, remote: SocketAddr) -> Result<EndReason> {
     let (pd, mut cq) = (node.context.alloc_pd(), AsyncCq::new(&node.context, 4)?);
     let region = pd.register(node.context.allocate(LEN as usize)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(cq.cq()))?;
@@ -111,9 +109,9 @@ async fn talk(node: Arc<Node>, remote: SocketAddr) -> Result<String, Error> {
 }
 
 /// Awaits the end of a connection, and returns its reason.
-async fn end(node: &Node, qp: &Qp) -> Result<String, Error> {
+async fn end(node: &Node, qp: &Qp) -> Result<EndReason> {
     match node.events.next_of(qp).await {
-        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason.to_string()),
-        other => Err(format!("not the end of the connection: {other:?}").into()),
+        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason),
+        other => bail!("not the end of the connection: {other:?}"),
     }
 }

@@ -5,12 +5,12 @@
 //! write_read client memif:/tmp/fw.sock,client 198.18.0.2 198.18.0.1:4791
 //! ```
 
-use std::error::Error;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, bail};
 use ferrowarp::{
-    Access, Config, ConnEvent, ConnParam, Context, Cq, DriveMode, Qp, QpOptions, RemoteMr, Wc,
-    WcStatus,
+    Access, Config, ConnEvent, ConnParam, Context, Cq, DriveMode, EndReason, Qp, QpOptions,
+    RemoteMr, Wc, WcStatus,
 };
 
 const USAGE: &str = "write_read server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
@@ -20,21 +20,20 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const LEN: usize = 4096;
 const TEXT: &[u8] = b"written by the client";
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [role, device, address, rest @ ..] = &args[..] else { return Err(USAGE.into()) };
-    let mut config = Config::new(device.parse()?, address.parse()?, 24);
+    let [role, device, address, rest @ ..] = &args[..] else { bail!(USAGE) };
     // A helper thread answers the peer while our own thread sleeps or does other work.
-    config.drive = DriveMode::Helper;
+    let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
     let context = Context::open(config)?;
     match (role.as_str(), rest) {
         ("server", []) => server(&context),
         ("client", [remote]) => client(&context, remote),
-        _ => Err(USAGE.into()),
+        _ => bail!(USAGE),
     }
 }
 
-fn server(context: &Context) -> Result<(), Box<dyn Error>> {
+fn server(context: &Context) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
     // The peer may write and read this region, and no other memory.
     let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -46,9 +45,9 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
 
     let listener = context.listen(PORT, 1)?;
     println!("listening on port {PORT}");
-    let request = listener.accept_timeout(Duration::MAX).ok_or("no device")?;
+    let request = listener.accept_timeout(Duration::MAX).context("the device is gone")?;
     // The protocol does not advertise memory: the private data of the reply does.
-    let param = ConnParam::new().private_data(&region.remote().to_bytes())?;
+    let param = ConnParam::new().private_data(region.remote().to_bytes())?;
     request.accept(&qp, param)?;
     let info = qp.wait_established(TIMEOUT)?;
     println!("connected to {}", info.peer);
@@ -62,14 +61,14 @@ fn server(context: &Context) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
+fn client(context: &Context, remote: &str) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(16)?);
     // The sink of a Read is written by the stack, so it needs LOCAL_WRITE. No right for the peer.
     let region = pd.register(context.allocate(LEN)?, Access::LOCAL_WRITE)?;
     let qp = pd.create_qp(&QpOptions::new(&cq))?;
     qp.connect(remote.parse()?, ConnParam::new())?;
     let info = qp.wait_established(TIMEOUT)?;
-    let remote = RemoteMr::from_bytes(&info.private_data).ok_or("the server lends no memory")?;
+    let remote = RemoteMr::from_bytes(&info.private_data).context("the server lends no memory")?;
     println!("connected to {}, which lends {} bytes", info.peer, remote.len);
 
     region.write(0, TEXT);
@@ -94,19 +93,19 @@ fn client(context: &Context, remote: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// Waits for a completion, and checks it.
-fn next(cq: &Cq, qp: &Qp) -> Result<Wc, Box<dyn Error>> {
+fn next(cq: &Cq, qp: &Qp) -> Result<Wc> {
     match cq.wait(&mut [Wc::default()], TIMEOUT) {
-        [] => Err("the peer is silent".into()),
+        [] => bail!("the peer is silent"),
         [wc, ..] if wc.status == WcStatus::Success => Ok(*wc),
         // A failed request ends its connection: the event has the reason.
-        [wc, ..] => Err(format!("request {}: {}: {}", wc.wr_id, wc.status, end(qp)?).into()),
+        [wc, ..] => bail!("request {}: {}: {}", wc.wr_id, wc.status, end(qp)?),
     }
 }
 
 /// Waits for the end of the connection, and returns its reason.
-fn end(qp: &Qp) -> Result<String, Box<dyn Error>> {
+fn end(qp: &Qp) -> Result<EndReason> {
     match qp.wait_event(TIMEOUT) {
-        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason.to_string()),
-        other => Err(format!("not the end of the connection: {other:?}").into()),
+        Some(ConnEvent::Disconnected { reason, .. }) => Ok(reason),
+        other => bail!("not the end of the connection: {other:?}"),
     }
 }

@@ -60,7 +60,7 @@ fn send_recv_delivers_all_messages() {
 
 #[test]
 fn server_returns_messages_of_all_clients() {
-    let left = ["a client has left: the peer closed the connection"];
+    let left = ["a client left: the peer closed the connection"];
     expect("server", &left, &["all messages were returned"], true);
 }
 
@@ -78,6 +78,6 @@ fn key_value_reads_whole_records() {
 
 #[test]
 fn block_writes_and_reads_the_disk() {
-    let left = ["a client has left: the peer closed the connection"];
+    let left = ["a client left: the peer closed the connection"];
     expect("block", &left, &["wrote and read 256 blocks; right: true"], false);
 }
