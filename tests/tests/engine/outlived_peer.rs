@@ -4,7 +4,7 @@
 use ferrowarp_proto::time::SECOND;
 use ferrowarp_proto::verbs::cm::{ConnEvent, EndReason};
 use ferrowarp_proto::verbs::qp::{QpCap, QpInit, QpState};
-use ferrowarp_proto::verbs::wc::WcStatus;
+use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{Operation, Payload, RecvWr};
 use ferrowarp_tests::conn_param;
 use ferrowarp_tests::sim::pairs::{CQ, PD, completions, connect_new, event, post, signaled_wr};
@@ -15,8 +15,8 @@ fn send_of(text: &[u8]) -> Operation {
     Operation::Send { payload, solicited: false, invalidate: None }
 }
 
-#[test]
-fn nothing_happens_until_it_sends() {
+/// Connects two queue pairs, and destroys one when it has sent a message.
+fn outlived() -> (World, QpId) {
     let mut world = World::new(&WorldOptions::new(21));
     let init = QpInit { pd: PD, send_cq: CQ, recv_cq: CQ, cap: QpCap::new(8, 8) };
     let param = conn_param(|it| it.half_close = true);
@@ -31,14 +31,36 @@ fn nothing_happens_until_it_sends() {
     world.ends[0].engine.destroy_qp(now, qps[0]);
     assert_eq!(completions(&mut world, 1, CQ, 1)[0].status, WcStatus::Success);
     assert_eq!(event(&mut world, 1), ConnEvent::PeerFinished { qp: qps[1] });
+    (world, qps[1])
+}
+
+/// It finds out that the other is gone.
+fn ends(world: &mut World, qp: QpId) {
+    let ended = completions(world, 1, CQ, 2);
+    assert!(ended.iter().any(|wc| wc.wr_id == 1 && wc.status == WcStatus::Flushed), "{ended:?}");
+    let ConnEvent::Disconnected { reason, .. } = event(world, 1) else { panic!() };
+    assert!(matches!(reason, EndReason::Reset | EndReason::PeerClosed), "{reason:?}");
+    assert_eq!(world.ends[1].engine.qp_state(qp), QpState::Error);
+}
+
+#[test]
+fn nothing_happens_until_it_sends() {
+    let (mut world, qp) = outlived();
     world.run_for(600 * SECOND);
     assert_eq!(world.ends[0].engine.connection_count(), 0, "nobody waits for it");
-    assert_eq!(world.ends[1].engine.qp_state(qps[1]), QpState::Rts);
+    assert_eq!(world.ends[1].engine.qp_state(qp), QpState::Rts);
     assert_eq!(world.ends[1].queues.poll(CQ), None, "the other receive waits");
-    // Now it finds out.
-    post(&mut world, 1, qps[1], signaled_wr(2, send_of(b"hello?")));
-    let ended = completions(&mut world, 1, CQ, 2);
-    assert!(ended.iter().any(|wc| wc.wr_id == 1 && wc.status == WcStatus::Flushed), "{ended:?}");
-    let ConnEvent::Disconnected { reason, .. } = event(&mut world, 1) else { panic!() };
-    assert!(matches!(reason, EndReason::Reset | EndReason::PeerClosed), "{reason:?}");
+    post(&mut world, 1, qp, signaled_wr(2, send_of(b"hello?")));
+    ends(&mut world, qp);
+}
+
+/// What it sends at once is acknowledged, because the connection of the other end lingers, and read
+/// by nobody: it has to hear of that.
+#[test]
+fn message_that_nobody_reads_is_answered_with_a_reset() {
+    let (mut world, qp) = outlived();
+    world.run_for(SECOND);
+    post(&mut world, 1, qp, signaled_wr(2, send_of(b"hello?")));
+    world.run_for(600 * SECOND);
+    ends(&mut world, qp);
 }

@@ -121,16 +121,25 @@ impl<E: Env> Connection<E> {
         self.abort(cx);
     }
 
+    /// Its queue pair is destroyed.
+    pub(crate) fn on_qp_destroyed(&mut self) {
+        self.qp = None;
+        if let Some(closing) = &mut self.closing {
+            closing.unread_from = Some(self.tcb.rcv_nxt());
+        }
+    }
+
     /// True if nobody waits for it here, and the peer has everything, the FIN as well. A peer that
     /// half-closes (verbs: an unmodified program, which does not notice the end of the other) need
-    /// not hear of it again, until it sends something.
+    /// not hear of it again, unless it has sent something that nobody has read.
     fn is_forgotten(&self) -> bool {
-        self.qp.is_none() && self.listener.is_none() && self.tcb.state() == State::FinWait2
+        let unread_from = self.closing.as_ref().and_then(|closing| closing.unread_from);
+        self.tcb.state() == State::FinWait2 && unread_from == Some(self.tcb.rcv_nxt())
     }
 
     /// Closes the connection: received data is discarded except for a Terminate, FIN follows the
-    /// last byte, and the connection is reset if the peer has not closed too within the linger
-    /// time.
+    /// last byte, and the connection is reset, or forgotten, if the peer has not closed too within
+    /// the linger time.
     pub(crate) fn begin_close(&mut self, cx: &mut Context<E>, now: Instant) {
         self.leave_backlog(cx);
         let is_rejected = self.is_undecided();

@@ -27,6 +27,8 @@ pub(crate) struct Closing {
     checked_at: Instant,
     checked_una: Seq,
     checked_rcv_nxt: Seq,
+    /// RCV.NXT when the queue pair was destroyed: nobody reads what arrives since.
+    pub(crate) unread_from: Option<Seq>,
     /// Number of checks with too little progress.
     slow_count: u8,
 }
@@ -41,6 +43,7 @@ impl Closing {
             checked_at: Instant::ZERO,
             checked_una: Seq(0),
             checked_rcv_nxt: Seq(0),
+            unread_from: None,
             slow_count: 0,
         })
     }

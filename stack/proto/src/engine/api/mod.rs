@@ -73,7 +73,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     pub fn destroy_qp(&mut self, now: Instant, qp: QpId) {
         let _ = self.disconnect(now, qp);
         if let Ok((conn, _)) = self.connection_of(qp) {
-            conn.qp = None;
+            conn.on_qp_destroyed();
         }
         self.cx.qps.destroy(&mut self.cx.verbs, qp);
     }
