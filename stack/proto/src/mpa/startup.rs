@@ -34,13 +34,14 @@ impl Offer {
         if self.ird == 0 { 0 } else { self.ird.max(self.ird_max).min(READ_DEPTH_MAX) }
     }
 
-    /// Returns the RTR messages that a responder can accept.
-    /// Those that an initiator offers: a Read only if it grants Reads, or offers no other kind.
+    /// Returns the RTR messages that an initiator offers: a Read only if it grants Reads, or offers
+    /// no other kind.
     const fn offered_rtr(&self) -> RtrKinds {
         let RtrKinds { send, write, read } = self.rtr;
         RtrKinds { read: read && (self.ord > 0 || !(send || write)), ..self.rtr }
     }
 
+    /// Returns the RTR messages that a responder can accept.
     const fn accepted_rtr(&self) -> RtrKinds {
         RtrKinds { read: self.rtr.read && self.ird > 0, ..self.rtr }
     }
@@ -59,6 +60,8 @@ pub struct Negotiated {
     pub markers_in: bool,
     /// Sent data has markers.
     pub markers_out: bool,
+    /// Either end may send first: the initiator sends an RTR message.
+    pub peer_to_peer: bool,
     /// Versions of DDP and RDMAP.
     pub version: Version,
     /// RTR message that the local peer sends before anything else (initiator).
@@ -84,6 +87,7 @@ impl Negotiated {
             markers_out: true,
             // req: RDMAP-055
             version: if offer.rdmap_draft00 { Version::Draft00 } else { Version::Rdmac },
+            peer_to_peer: false,
             rtr: None,
             rtr_send_expected: false,
         }
@@ -253,6 +257,7 @@ pub fn accept(request: &Startup, offer: Offer, private_data: PrivateData) -> (St
             // Without a common type the reply has the supported ones (RFC 6581 section 9.2).
             let named = if common.choose().is_some() { common } else { accepted };
             named.write_to(&mut enhanced);
+            negotiated.peer_to_peer = common.choose().is_some();
             negotiated.rtr_send_expected = common.send;
         }
         enhanced
@@ -333,10 +338,8 @@ pub fn process_reply(
         // that knows no peer-to-peer model answers without flag A, and sends nothing first.
         if offer.peer_to_peer && enhanced.peer_to_peer {
             let common = offer.offered_rtr().intersection(RtrKinds::from_enhanced(&enhanced));
-            negotiated.rtr = common.choose();
-            if negotiated.rtr.is_none() {
-                return Err(NegotiationError::NoMatchingRtr);
-            }
+            let rtr = common.choose().ok_or(NegotiationError::NoMatchingRtr)?;
+            (negotiated.rtr, negotiated.peer_to_peer) = (Some(rtr), true);
         }
     }
     Ok(negotiated)

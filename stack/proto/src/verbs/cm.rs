@@ -45,6 +45,9 @@ pub struct ConnInfo {
     pub markers_in: bool,
     /// Markers in sent data.
     pub markers_out: bool,
+    /// Either end may send first (the peer-to-peer model): both support it, or in an offer the
+    /// initiator does. Otherwise the responder sends nothing before it has received a message.
+    pub peer_to_peer: bool,
     /// MPA revision; 0 is that of the draft and of the RDMA Consortium.
     pub revision: u8,
     /// Atomic operations and Immediate Data (RFC 7306) are enabled locally. Startup frames do not

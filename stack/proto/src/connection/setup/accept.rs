@@ -55,6 +55,7 @@ impl<E: Env> Connection<E> {
             crc: request.crc,
             markers_in: false,
             markers_out: request.markers,
+            peer_to_peer: request.enhanced.is_some_and(|offered| offered.peer_to_peer),
             revision: request.revision,
             extensions: cx.config.extensions && request.revision > 0,
             private_data: request.private_data.clone(),
