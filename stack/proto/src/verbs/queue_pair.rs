@@ -37,7 +37,7 @@ pub(super) enum FlushResult {
     Again,
 }
 
-/// State that few queue pairs have.
+/// State that few queue pairs have before their end.
 #[derive(Debug, Default)]
 struct Rare {
     /// Receive completions that found the completion queue full, and those after them; oldest
@@ -354,8 +354,8 @@ impl Qp {
         if let Some((layer, error_type, code)) = reason.error() {
             self.rare_mut().vendor_err = u32::from_be_bytes([0, 0, layer << 4 | error_type, code]);
         }
-        self.rare_mut().end = Some(reason);
         if was_connected {
+            self.rare_mut().end = Some(reason);
             if reason != EndReason::Local && reason != EndReason::PeerClosed {
                 verbs.counters.connections_failed += 1;
             }

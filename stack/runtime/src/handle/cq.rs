@@ -118,8 +118,11 @@ impl CqRing {
 
     /// Removes the completions of a queue pair that is destroyed.
     fn forget(&self, qp: QpId) {
-        if !self.peek.is_empty() {
-            self.ring.lock().retain(|wc| wc.qp != qp);
+        // In the handler of a signal the thread may have the lock.
+        if !self.peek.is_empty()
+            && let Some(mut ring) = self.ring.lock_once(thread_number())
+        {
+            ring.retain(|wc| wc.qp != qp);
         }
     }
 }
@@ -358,8 +361,11 @@ impl Cq {
     /// Removes the completions of a queue pair of this shard, which has destroyed it.
     pub(crate) fn forget(&self, shard: usize, qp: QpId) {
         let first = self.shard().unwrap_or(0);
-        let rings = std::iter::once(&self.inner.first).chain(&self.inner.others);
-        rings.skip(shard - first).take(1).for_each(|ring| ring.forget(qp));
+        let mut rings = std::iter::once(&self.inner.first).chain(&self.inner.others);
+        // Otherwise no queue pair of the shard uses it.
+        if let Some(ring) = shard.checked_sub(first).and_then(|at| rings.nth(at)) {
+            ring.forget(qp);
+        }
     }
 
     pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {

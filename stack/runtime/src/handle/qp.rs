@@ -41,7 +41,9 @@ pub use post::{Post, PostRefused, SendRequest};
 /// Queue pair: one side of a connection, and its two work queues.
 ///
 /// It serves one connection, and another after [`Qp::reset`]. Dropping it ends the connection as
-/// [`Qp::disconnect`] does, and removes its completions that were not polled.
+/// [`Qp::disconnect`] does, and removes its completions that were not polled. If it has buffers of
+/// a shared receive queue, poll those first: [`ConnEvent::Disconnected`](crate::ConnEvent) comes
+/// before the completions that the end has flushed.
 ///
 /// In a context with several shards its connection belongs to one of them: that of its options, its
 /// completion queues or its shared receive queue, if one of these is of a single shard; otherwise
@@ -59,6 +61,8 @@ pub struct Qp {
     stream: StreamId,
     /// Requests that its queues may have.
     entries: u32,
+    /// [`QpOptions::shard`].
+    shard: Option<u16>,
     user_data: AtomicU64,
 }
 
@@ -123,6 +127,7 @@ impl Qp {
             pd: pd.clone(),
             srq: srq.cloned(),
             entries: u32::try_from(permit.into_count()).expect("two queues of at most 2^26"),
+            shard: options.shard.map(|shard| u16::try_from(shard).expect("64 at most")),
             user_data: AtomicU64::new(options.user_data),
         };
         added?;

@@ -85,7 +85,7 @@ fn attributes_name_the_failure_of_a_connect() {
     a.connect(server(), ConnParam::new()).unwrap();
     drive_until(&left.context, &right.context, || a.state() == QpState::Error);
     let attrs = a.attrs().unwrap();
-    assert_eq!(attrs.connect_error, Some(ConnectError::Refused));
+    assert_eq!((attrs.connect_error, attrs.end), (Some(ConnectError::Refused), None));
     assert_eq!(attrs.peer, Some(server()));
     assert_eq!(left.context.usage().engine.connections, 0);
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use ferrowarp_proto::ended::Ended;
@@ -28,11 +29,14 @@ impl Qp {
     pub(super) fn query(&self) -> Result<QpAttrs, Ended> {
         // In a child of `fork` another thread may have held a lock.
         check_process()?;
-        if self.bound_shard().is_none()
-            && let Some(attrs) = self.context().unbound.attrs(self.id)
-        {
-            let has_srq = self.srq.is_some();
-            return Ok(if has_srq { attrs.with_shared_receives() } else { attrs });
+        if self.bound_shard().is_none() {
+            // Another thread may be giving it to a shard.
+            let bind_lock = self.context().unbound.bind_lock(self.id);
+            let _binding = bind_lock.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(attrs) = self.context().unbound.attrs(self.id) {
+                let has_srq = self.srq.is_some();
+                return Ok(if has_srq { attrs.with_shared_receives() } else { attrs });
+            }
         }
         let of_shard = |shard: &Arc<Shard>| shard.control(|engine, _| engine.qp_attrs(self.id));
         let attrs = self.bound_shard().map(of_shard).transpose()?.flatten();

@@ -8,19 +8,21 @@ use ferrowarp_proto::verbs::wc::QpId;
 
 use super::Qp;
 use crate::error::CreateError;
+use crate::handle::srq::Srq;
 
 impl Qp {
     /// Makes the queue pair as it was when it was created, for another connection: ends the one it
     /// has as [`Qp::disconnect`] does, and removes its requests, and its completions and events
     /// that were not taken. [`Qp::id`] keeps its index and gets another generation. Regions that
     /// were registered for it alone ([`Pd::register_for`](crate::Pd::register_for)) are not of the
-    /// next connection. It belongs to the shard of its queues, if these are of one, or to that of
-    /// the next connection.
+    /// next connection. If a completion queue has overrun, it begins in the error state, as a new
+    /// one does.
     ///
     /// Costs some microseconds, as creating one does.
     ///
     /// # Errors
-    /// [`CreateError::Ended`]; the queue pair cannot be used any more.
+    /// [`CreateError::Ended`], of the context or of its shard: the queue pair cannot be used any
+    /// more.
     #[doc(alias = "IBV_QPS_RESET")]
     pub fn reset(&mut self) -> Result<(), CreateError> {
         let attrs = self.query()?;
@@ -37,7 +39,8 @@ impl Qp {
             Self::add_queues(&self.pd, [&self.send_cq, &self.recv_cq], cap, self.id);
         (self.shared, self.stream) = (shared, stream);
         added?;
-        let srq_shard = self.srq.as_ref().and_then(|srq| srq.shard());
-        self.begin(self.send_cq.shard().or(self.recv_cq.shard()).or(srq_shard))
+        let srq_shard = self.srq.as_ref().and_then(Srq::shard);
+        let of_queues = self.send_cq.shard().or(self.recv_cq.shard()).or(srq_shard);
+        self.begin(self.shard.map(usize::from).or(of_queues))
     }
 }
