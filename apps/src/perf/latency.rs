@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{bail, ensure};
+use anyhow::{anyhow, bail, ensure};
 use ferrowarp::{SendFlags, Wc};
 
 use crate::endpoint::WrId;
@@ -280,7 +280,8 @@ impl Pinger {
     /// If it has the wrong length.
     #[inline]
     pub fn on_recv(&mut self, session: &Session, wc: &Wc) -> anyhow::Result<()> {
-        self.recvs_posted -= 1;
+        let posted = self.recvs_posted.checked_sub(1);
+        self.recvs_posted = posted.ok_or_else(|| anyhow!("more responses than receives"))?;
         ensure!(
             u64::from(wc.byte_len) == self.ping_pong.run.size,
             "a response has the wrong length"

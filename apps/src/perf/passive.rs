@@ -114,7 +114,8 @@ impl Passive {
         let Some(flow) = self.flows.get_mut(usize::from(qp)) else {
             bail!("a message for an unknown connection");
         };
-        flow.recvs_posted -= 1;
+        let posted = flow.recvs_posted.checked_sub(1);
+        flow.recvs_posted = posted.context("more messages than the connection has credits")?;
         if self.counted_sent {
             ensure!(wc.byte_len == 0, "a message after the last one of the run");
             return Ok(None);
