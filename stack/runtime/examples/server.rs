@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use ferrowarp::{
     Access, AsyncEvent, Config, ConnEvent, ConnParam, Context, DriveMode, Notify, Qp, QpOptions,
-    TcpSettings, Wc, WcOpcode, WcStatus,
+    QpState, TcpSettings, Wc, WcOpcode, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -76,13 +76,14 @@ fn server(context: &Context) -> Result<()> {
                     ConnEvent::Disconnected { reason, .. } => println!("a client left: {reason}"),
                     other => println!("{other:?}"),
                 }
-                clients.remove(&qp);
-                if clients.is_empty() {
+                if clients.values().all(|qp| qp.state() == QpState::Error) {
                     return Ok(());
                 }
             }
         }
         while let Some(request) = listener.next_request() {
+            // Not at once: completions of a queue pair leave with it, and their buffers.
+            clients.retain(|_, qp| qp.state() != QpState::Error);
             let qp = pd.create_qp(&QpOptions::new(&cq).srq(&srq))?;
             // Fails if the client has given up. A request that is dropped is rejected.
             if clients.len() < BUFFERS / 2 && request.accept(&qp, ConnParam::new()).is_ok() {
@@ -95,7 +96,7 @@ fn server(context: &Context) -> Result<()> {
 fn client(context: &Context, remote: &str) -> Result<()> {
     let (pd, cq) = (context.alloc_pd(), context.create_cq(2 * CONNECTIONS)?);
     let region = pd.register(context.allocate(LEN as usize)?, Access::LOCAL_WRITE)?;
-    let mut qps = Vec::new();
+    let (mut qps, mut wcs) = (Vec::new(), [Wc::default()]);
     for _ in 0..CONNECTIONS {
         let qp = pd.create_qp(&QpOptions::new(&cq))?;
         qp.connect(remote.parse()?, ConnParam::new())?;
@@ -108,11 +109,8 @@ fn client(context: &Context, remote: &str) -> Result<()> {
             qp.post().send_inline(b"hello").signaled().ring()?;
         }
         for _ in 0..2 * CONNECTIONS {
-            match cq.wait(&mut [Wc::default()], TIMEOUT) {
-                [wc] if wc.status == WcStatus::Success => {}
-                [wc] => bail!("no echo: {}", wc.status),
-                _ => bail!("the server is silent"),
-            }
+            let [wc] = cq.wait(&mut wcs, TIMEOUT) else { bail!("the server is silent") };
+            ensure!(wc.status == WcStatus::Success, "no echo: {}", wc.status);
         }
     }
     println!("all messages were returned");
