@@ -50,7 +50,7 @@ impl Requester {
     /// Takes the next posted requests, at most `max`; returns their number. A rejected one
     /// completes with [`RequestOutcome::Rejected`](super::RequestOutcome::Rejected), after all
     /// requests before it.
-    #[inline]
+    #[inline(always)]
     pub fn take_posted(&mut self, admission: Admission, max: usize) -> usize {
         if self.entries.is_unallocated() && !self.prepare_entries() {
             return 0;
