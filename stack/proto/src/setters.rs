@@ -2,7 +2,7 @@
 
 /// Defines setters of options inside an `impl` block: one for each field, with the field's name
 /// and type. It consumes the options and returns them changed. The setter of an `Option` takes the
-/// value for `Some`.
+/// value for `Some`; to take it back, assign `None` to the field.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! setters {

@@ -26,8 +26,8 @@
 //! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
 //! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |
 //! | Connections | [`Listener`], [`ConnRequest`], [`ConnParam`], [`ConnInfo`]; module [`cm`] |
-//! | Events | [`ConnEvent`], [`EndReason`], [`Ended`], [`EventChannel`], [`AsyncEvent`], [`SrqLimit`] |
-//! | Reports | module [`stats`] |
+//! | Events | [`ConnEvent`], [`EndReason`], [`EventChannel`], [`AsyncEvent`], [`SrqLimit`] |
+//! | Reports | [`QpAttrs`], [`Ended`]; module [`stats`] |
 //!
 //! Two features are off by default. `tokio` adds the module `asynchronous`: tasks that wait for
 //! completions and events. `static` links DPDK's archives into the program instead of its shared

@@ -229,6 +229,7 @@
 //! | `IBV_WC_REM_ACCESS_ERR` | `WcStatus::RemoteAccess` |
 //! | `IBV_WC_REM_OP_ERR`, `IBV_WC_REM_INV_REQ_ERR` | `WcStatus::RemoteOperation` |
 //! | `IBV_WC_WR_FLUSH_ERR` | `WcStatus::Flushed` |
+//! | `IBV_WC_RETRY_EXC_ERR`, `IBV_WC_RNR_RETRY_EXC_ERR` | none: the connection ends, and flushes |
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -251,7 +252,7 @@
 //!     println!("{name}: {} ({:#x})", wc.status.to_string(), wc.vendor_err);
 //!     println!("{} {:?} {}", wc.wr_id, wc.opcode, wc.byte_len);
 //!     println!("{:?} {:?} {:?}", wc.immediate(), wc.immediate_u32(), wc.invalidated());
-//!     println!("{} ns ago", context.now_ns() - wc.timestamp_ns);
+//!     println!("{} ns ago", context.now_ns().saturating_sub(wc.timestamp_ns));
 //! }
 //! cq.req_notify(Notify::Solicited)?;
 //! cq.req_notify(Notify::Next)?;
@@ -327,6 +328,7 @@
 //! | `IBV_EVENT_DEVICE_FATAL` | `AsyncEvent::Failed` |
 //! | `IBV_EVENT_QP_FATAL`, `IBV_EVENT_QP_ACCESS_ERR` | `ConnEvent::Disconnected { .. }` |
 //! | `IBV_EVENT_CQ_ERR` | `AsyncEvent::CqOverrun { .. }` |
+//! | `IBV_EVENT_QP_LAST_WQE_REACHED` | none: poll before you drop a queue pair ([`Qp`]) |
 //! | `IBV_EVENT_SRQ_LIMIT_REACHED` | `AsyncEvent::SrqLimit { .. }`, `srq.next_limit()` |
 //! | `IBV_EVENT_PORT_ERR` | `AsyncEvent::PortError` |
 //! | `IBV_EVENT_PORT_ACTIVE` | `AsyncEvent::PortActive` |

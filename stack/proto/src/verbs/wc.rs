@@ -155,7 +155,7 @@ pub enum WcStatus {
     Flushed,
 }
 
-/// What a received message carried beside its payload.
+/// Data of a received message besides its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WcData {
@@ -182,11 +182,14 @@ pub struct Wc {
     pub opcode: WcOpcode,
     /// Bytes received (`Recv`) or transferred; 0 on failure. `RecvImmediate`: bytes of the RDMA
     /// Write that ended last since the receive before, 0 if none did: a Write with immediate data
-    /// is such a Write and the Immediate Data behind it.
+    /// is such a Write and the Immediate Data behind it. With out-of-order placement
+    /// ([`ConnParam::ooo_placement`]) it is not always known, and then 0.
+    ///
+    /// [`ConnParam::ooo_placement`]: crate::verbs::cm::ConnParam::ooo_placement
     pub byte_len: u32,
     /// `Recv`, `RecvImmediate`: the sender requested a solicited event.
     pub solicited: bool,
-    /// What a received message carried beside its payload: [`Wc::immediate`], [`Wc::invalidated`].
+    /// Data of a received message besides its payload: [`Wc::immediate`], [`Wc::invalidated`].
     pub data: WcData,
     /// Of a request flushed because of an error, that of the connection (`vendor_err`): layer, type
     /// and code in the low 16 bits, as in a Terminate (RFC 5040 section 4.8). Otherwise 0, as for a

@@ -111,7 +111,8 @@ impl Context {
     }
 
     /// Reads that clock: nanoseconds since the context was opened, as in
-    /// [`Wc::timestamp_ns`](crate::Wc::timestamp_ns). Costs some 10 to 30 ns.
+    /// [`Wc::timestamp_ns`](crate::Wc::timestamp_ns). Costs some 10 to 30 ns. Virtual time advances
+    /// with each reading ([`Config::virtual_time`]).
     #[doc(alias = "ibv_query_rt_values_ex")]
     #[must_use]
     pub fn now_ns(&self) -> u64 {

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::sync::Barrier;
 
 use ferrowarp::{
-    Access, ConnParam, CqOptions, DriveMode, QpOptions, QpState, Sge, SrqOptions, WcStatus,
+    Access, ConnParam, CqOptions, DriveMode, PostError, QpOptions, QpState, Sge, SrqOptions,
+    WcStatus,
 };
 
 use crate::support::*;
@@ -68,10 +69,13 @@ fn element_outside_of_the_domain_fails_the_request() {
                     1 => drop(post.write(&list, target.remote()).wr_id(1)),
                     _ => drop(post.read(&list, target.remote()).wr_id(1)),
                 }
-                // Refused at once if it is too long for any message.
-                if post.ring().is_err() {
+                let posted = post.ring().map_err(|refused| refused.error);
+                // Too long for any message.
+                if bad.len == u32::MAX {
+                    assert_eq!(posted, Err(PostError::TooLong));
                     continue;
                 }
+                posted.unwrap();
                 let wc = left.completions(&right, 1)[0];
                 let found = (wc.wr_id, wc.status);
                 assert_eq!(found, (1, WcStatus::LocalProtection), "{case} {place} {kind}");
