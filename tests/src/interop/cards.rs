@@ -43,7 +43,10 @@ pub fn cases() -> Vec<Case> {
                 cases.push(card.case(&format!("ping/{path}/from-{name}"), route, server));
             }
         }
-        let markers = |testbed: &mut Testbed| card_connects(testbed, Peer::Tap, "--markers");
+        // Where an RTR message shifts the markers, one falls behind an FPDU of a full segment.
+        // Wireshark takes it for a part of that FPDU, and its CRC for wrong.
+        let options = "--markers --client-server";
+        let markers = |testbed: &mut Testbed| card_connects(testbed, Peer::Tap, options);
         cases.push(card.case("markers", Route::PLAIN, markers));
         cases.extend(cards_bulk::cases(card));
         cases.extend(cards_failure::cases(card));
