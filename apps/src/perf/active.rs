@@ -62,7 +62,7 @@ impl Flow {
     }
 }
 
-/// How messages are posted.
+/// Rules for posting messages.
 struct Posting {
     /// Messages that may be outstanding on a connection.
     depth: u64,

@@ -12,7 +12,7 @@ use crate::perf::kind::Test;
 /// Interval of the lines of --run_infinitely: perftest's.
 const INTERVAL_DEFAULT: Duration = Duration::from_secs(5);
 
-/// How long a run takes, and the lines that it prints meanwhile.
+/// Length of a run, and the lines that it prints meanwhile.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct LengthArgs {
     /// Messages per queue pair [default: 5000 for write-bw, 1000 otherwise].

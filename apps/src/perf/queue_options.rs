@@ -12,7 +12,7 @@ use crate::perf::limits::DEPTH_MAX;
 
 const HEADING: &str = "Queues";
 
-/// How requests are posted, and how their completions are waited for.
+/// Options of posting and of waiting for completions.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct QueueArgs {
     /// Sleeps on a completion channel while nothing completes, instead of polling; a thread of the

@@ -41,7 +41,7 @@ pub struct TestParams {
     pub bidirectional: bool,
     /// Every byte is verified.
     pub verify: bool,
-    /// How requests are posted and completions awaited.
+    /// Options of posting and of waiting for completions.
     pub queues: QueueArgs,
 }
 

@@ -1,4 +1,4 @@
-//! A half-closed queue pair outlives that of the peer, as in verbs, where nobody notices that a
+//! A half-closed queue pair outlives the one of its peer, as in verbs, where nobody notices that a
 //! queue pair at the other end was destroyed.
 
 use ferrowarp_proto::time::SECOND;

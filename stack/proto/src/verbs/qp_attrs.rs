@@ -41,7 +41,7 @@ pub struct QpAttrs {
     pub local: Option<SocketAddr>,
     /// Address of the peer, or of the last one.
     pub peer: Option<SocketAddr>,
-    /// What ended the connection, in the error state.
+    /// Reason for the end of the connection, in the error state.
     pub end: Option<EndReason>,
     /// Why the connection could not be set up, if that failed.
     pub connect_error: Option<ConnectError>,

@@ -47,7 +47,7 @@ struct Rare {
     terminated_request: Option<(u64, WcStatus)>,
     /// [`Wc::vendor_err`] of what is flushed.
     vendor_err: u32,
-    /// What ended the connection.
+    /// Reason for the end of the connection.
     end: Option<EndReason>,
     /// Why the connection could not be set up.
     connect_error: Option<ConnectError>,

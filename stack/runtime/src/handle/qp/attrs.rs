@@ -57,7 +57,7 @@ impl Qp {
         self.attrs()?.local
     }
 
-    /// Word of the application: that of [`QpOptions::user_data`](crate::QpOptions), or set since.
+    /// Word of the application, from [`QpOptions::user_data`](crate::QpOptions) or set since.
     #[doc(alias = "qp_context")]
     #[must_use]
     pub fn user_data(&self) -> u64 {
