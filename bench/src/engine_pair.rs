@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use ferrowarp_proto::ddp::atomic::AtomicOp;
-use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryRange};
+use ferrowarp_proto::ddp::memory::{Access, Memory, MemoryRange, PageFault};
 use ferrowarp_proto::ddp::recv_queue::RqProducer;
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
@@ -56,16 +56,16 @@ impl Memory for ProfiledMemory {
     }
 
     #[inline(never)]
-    fn place(&self, range: MemoryRange, bytes: &[u8]) {
-        self.0.place(range, bytes);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) -> Result<(), PageFault> {
+        self.0.place(range, bytes)
     }
 
     #[inline(never)]
-    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
-        self.0.fetch(range, out);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) -> Result<(), PageFault> {
+        self.0.fetch(range, out)
     }
 
-    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Result<Option<u64>, PageFault> {
         self.0.atomic(range, op)
     }
 }

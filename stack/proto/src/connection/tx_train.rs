@@ -61,8 +61,10 @@ impl<E: Env> Connection<E> {
                 capabilities.tso_segments_max = 0;
                 return 0;
             };
-            qp.stream.end_train(&segments);
-            counters.fpdus_out += sent as u64;
+            if sent > 0 {
+                qp.stream.end_train(&segments);
+                counters.fpdus_out += sent as u64;
+            }
             return sent;
         }
         // Before the headers are made: they count as sent with all that they acknowledge.
@@ -85,7 +87,11 @@ impl<E: Env> Connection<E> {
             *buf.first_chunk_mut().expect("an FPDU of at least 128 bytes follows") = headers;
             let fpdu = &mut buf[header_len..];
             // An FPDU of this length has no padding.
-            segments.emit_next(memory, &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len]);
+            let ulpdu = &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len];
+            if segments.emit_next(memory, ulpdu).is_err() {
+                // The next attempt, of a single segment, ends the stream.
+                break;
+            }
             self.framing.write_crc(fpdu);
             self.tcb.emit_in_train(&train, buf);
             let len = header_len + fpdu_len;

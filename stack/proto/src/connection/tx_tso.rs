@@ -39,7 +39,7 @@ pub(super) struct TsoTrain<'a, R: RxFrame, D: Device, M: Memory> {
 
 impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
     /// Sends the segments, at most `count_max` ([`segments_max`]). Returns their number: 0 if there
-    /// are no frames for two.
+    /// are no frames for two, or one cannot be read.
     ///
     /// # Errors
     /// [`Refused`], with nothing sent.
@@ -84,7 +84,10 @@ impl<R: RxFrame, D: Device, M: Memory> TsoTrain<'_, R, D, M> {
             fpdu[..LENGTH_LEN].copy_from_slice(&(ulpdu_len as u16).to_be_bytes());
             let ulpdu = &mut fpdu[LENGTH_LEN..LENGTH_LEN + ulpdu_len];
             ulpdu[..ddp_header.len()].copy_from_slice(ddp_header);
-            segments.emit_next(memory, ulpdu);
+            if segments.emit_next(memory, ulpdu).is_err() {
+                // Built one by one, as far as they can be read.
+                return Ok(0);
+            }
             framing.write_crc(fpdu);
             frame.set_len(at + fpdu_len);
             // Each segment is a record of its own, kept until it is acknowledged.

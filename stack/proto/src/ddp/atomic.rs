@@ -1,7 +1,5 @@
 //! Atomic operations on a 64-bit word (RFC 7306 section 4.1): as arithmetic, and on memory.
 
-use core::sync::atomic::{AtomicU64, Ordering};
-
 pub use crate::wire::rdmap_extensions::AtomicOp;
 
 /// Length in bytes of the word that an atomic operation modifies. Its address is a multiple of it.
@@ -28,34 +26,50 @@ pub const fn apply(op: AtomicOp, original: u64) -> u64 {
     }
 }
 
-/// Executes `op` on a shared word and returns the original value.
+/// Executes `op` on a shared word whose value was just loaded as `word`, and returns the original
+/// value.
 ///
-/// The read and the write are one atomic access with respect to all threads, by the processor's
-/// atomic instructions. Operations on the whole word take one instruction. Masked operations are a
-/// compare-and-swap loop: lock-free, as it repeats only if another access has changed the word.
-/// Ordering is acquire, and release if the word is modified: whoever acquires the result sees the
-/// stores made before the operation.
-pub fn execute(op: AtomicOp, word: &AtomicU64) -> u64 {
-    const ALL: u64 = u64::MAX;
-    match op {
-        AtomicOp::FetchAdd { add, boundaries: 0 } => word.fetch_add(add, Ordering::AcqRel),
-        AtomicOp::Swap { swap, mask: ALL } => word.swap(swap, Ordering::AcqRel),
-        AtomicOp::CmpSwap { compare, compare_mask: ALL, swap, swap_mask: ALL } => word
-            .compare_exchange(compare, swap, Ordering::AcqRel, Ordering::Acquire)
-            .unwrap_or_else(|original| original),
-        _ => word
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |original| {
-                Some(apply(op, original)).filter(|&word| word != original)
-            })
-            .unwrap_or_else(|original| original),
+/// `compare_exchange` replaces the word by its second argument if it has the value of the first,
+/// atomically with respect to all threads, and returns the value found. It is repeated only if
+/// another access has changed the word: lock-free. A word that `op` leaves as it is is not written.
+///
+/// # Errors
+/// The first error of `compare_exchange`; nothing was changed.
+pub fn execute<E>(
+    op: AtomicOp,
+    mut word: u64,
+    mut compare_exchange: impl FnMut(u64, u64) -> Result<u64, E>,
+) -> Result<u64, E> {
+    loop {
+        let next = apply(op, word);
+        if next == word {
+            return Ok(word);
+        }
+        let found = compare_exchange(word, next)?;
+        if found == word {
+            return Ok(word);
+        }
+        word = found;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use core::convert::Infallible;
+    use core::sync::atomic::{AtomicU64, Ordering};
+
     use proptest::prelude::*;
 
     use super::*;
+
+    fn execute_on(op: AtomicOp, word: &AtomicU64) -> u64 {
+        let compare_exchange = |current, new| {
+            let found = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
+            Ok::<_, Infallible>(found.unwrap_or_else(|found| found))
+        };
+        let Ok(original) = execute(op, word.load(Ordering::Acquire), compare_exchange);
+        original
+    }
 
     /// Fetch-and-add bit by bit, as in RFC 7306 section 4.1.1.
     fn fetch_add_bitwise(original: u64, add: u64, boundaries: u64) -> u64 {
@@ -128,7 +142,7 @@ mod tests {
             original in prop_oneof![0u64..4, any::<u64>()],
         ) {
             let word = AtomicU64::new(original);
-            prop_assert_eq!(execute(op, &word), original);
+            prop_assert_eq!(execute_on(op, &word), original);
             prop_assert_eq!(word.into_inner(), apply(op, original));
         }
     }
@@ -144,7 +158,7 @@ mod tests {
                     let word = &word;
                     move || {
                         for _ in 0..10_000 {
-                            execute(op, word);
+                            execute_on(op, word);
                         }
                     }
                 });

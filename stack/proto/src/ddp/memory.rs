@@ -16,28 +16,43 @@ pub trait Memory {
     /// Places `bytes` in `range`. The last byte becomes visible last, so that a program which polls
     /// it sees all others.
     ///
-    /// # Panics
-    /// If the lengths differ.
-    fn place(&self, range: MemoryRange, bytes: &[u8]);
-
-    /// Reads `range` once into `out`; the application may be writing there at the same time.
+    /// # Errors
+    /// [`PageFault`]; a part may have been placed.
     ///
     /// # Panics
     /// If the lengths differ.
-    fn fetch(&self, range: MemoryRange, out: &mut [u8]);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) -> Result<(), PageFault>;
+
+    /// Reads `range` once into `out`; the application may be writing there at the same time.
+    ///
+    /// # Errors
+    /// [`PageFault`]; a part may have been read.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) -> Result<(), PageFault>;
 
     /// Executes `op` on the word of [`ATOMIC_LEN`](crate::ddp::atomic::ATOMIC_LEN) bytes in
     /// `range`, in the byte order of this machine, and returns the original value. It is atomic
     /// with respect to every other access to the word, by another call or by an atomic instruction
-    /// of a local processor (see [`execute`](crate::ddp::atomic::execute)).
+    /// of a local processor.
     ///
     /// `None`, with nothing changed, if the memory of `range` does not begin at a multiple of
     /// eight.
     ///
+    /// # Errors
+    /// [`PageFault`]; nothing was changed.
+    ///
     /// # Panics
     /// If `range` is not eight bytes.
-    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64>;
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Result<Option<u64>, PageFault>;
 }
+
+/// The memory of a range cannot be accessed, although it is registered: its owner has unmapped or
+/// protected it, truncated the file behind it, or the system has no page for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the memory of the region is not mapped as it was registered")]
+pub struct PageFault;
 
 /// Validates the STag and the range that a tagged segment names, and places its payload (RFC 5041
 /// sections 5.1.1 and 7.1): one copy, to where the upper layer wants it. `scope` is the stream's,
@@ -46,7 +61,8 @@ pub trait Memory {
 /// STag and TO of a segment without payload are not checked (RFC 5041 section 5.2).
 ///
 /// # Errors
-/// The first [`MemoryFault`] that applies; nothing is placed.
+/// The first [`MemoryFault`] that applies; nothing is placed, but a part before a
+/// [`MemoryFault::Page`].
 #[inline]
 pub fn place_tagged(
     memory: &impl Memory,
@@ -58,7 +74,7 @@ pub fn place_tagged(
     // req: DDP-104, DDP-106, DDP-160, DDP-089, DDP-105, RDMAP-142
     if !payload.is_empty() {
         let range = memory.regions().resolve(stag, scope, needed, to, payload.len())?;
-        memory.place(range, payload);
+        memory.place(range, payload)?;
     }
     Ok(())
 }
@@ -85,6 +101,9 @@ pub enum MemoryFault {
     /// "Base or bounds violation": the range starts or ends outside the region.
     #[error("the range is outside the region")]
     Bounds,
+    /// The range passed every check, and its memory cannot be accessed. No fault of the peer.
+    #[error(transparent)]
+    Page(#[from] PageFault),
 }
 
 /// Range of registered memory that passed every check. Only

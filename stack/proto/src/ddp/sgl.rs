@@ -67,7 +67,7 @@ pub fn gather(
     let mut done = 0;
     for (sge, at, len) in slices(list, offset, out.len()) {
         let range = memory.regions().resolve(sge.lkey, scope, Access::LOCAL_READ, at, len)?;
-        memory.fetch(range, &mut out[done..done + len]);
+        memory.fetch(range, &mut out[done..done + len])?;
         done += len;
     }
     Ok(())
@@ -103,7 +103,7 @@ pub fn scatter(
     for (sge, at, len) in slices(list, offset, bytes.len()) {
         // req: DDP-161
         let range = memory.regions().resolve(sge.lkey, scope, Access::LOCAL_WRITE, at, len)?;
-        memory.place(range, &bytes[done..done + len]);
+        memory.place(range, &bytes[done..done + len])?;
         done += len;
     }
     Ok(())

@@ -1,14 +1,17 @@
 //! Registered memory for tests and simulations: a byte arena in safe Rust.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use crate::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
-use crate::ddp::memory::{Access, Memory, MemoryRange};
+use crate::ddp::memory::{Access, Memory, MemoryRange, PageFault};
 use crate::ddp::regions::{RegionTable, Registration, Stag, StreamId};
 
 /// Byte arena. Its regions are ranges of the arena, addressed by their offset.
 pub struct VecMemory {
     bytes: RefCell<Vec<u8>>,
+    /// Bytes that were unmapped.
+    unmapped: RefCell<Range<usize>>,
     regions: RegionTable,
 }
 
@@ -16,7 +19,11 @@ impl VecMemory {
     /// Creates an arena of `len` zero bytes.
     #[must_use]
     pub fn new(len: usize) -> Self {
-        Self { bytes: RefCell::new(vec![0; len]), regions: RegionTable::new(64, 0x5eed) }
+        Self {
+            bytes: RefCell::new(vec![0; len]),
+            unmapped: RefCell::default(),
+            regions: RegionTable::new(64, 0x5eed),
+        }
     }
 
     /// Registers `len` bytes at `start`; the region's base is `start`.
@@ -57,6 +64,18 @@ impl VecMemory {
         self.regions.register(&registration).expect("fewer than 64 regions")
     }
 
+    /// Unmaps these bytes, and maps those that were unmapped before: accesses of the stack to them
+    /// are page faults.
+    pub fn unmap(&self, bytes: Range<usize>) {
+        *self.unmapped.borrow_mut() = bytes;
+    }
+
+    fn check_mapped(&self, range: &MemoryRange) -> Result<(), PageFault> {
+        let (start, unmapped) = (start_of(range), self.unmapped.borrow());
+        let is_mapped = start + range.len() <= unmapped.start || start >= unmapped.end;
+        if is_mapped || range.is_empty() { Ok(()) } else { Err(PageFault) }
+    }
+
     /// Copies `bytes` into the arena.
     ///
     /// # Panics
@@ -84,28 +103,33 @@ impl Memory for VecMemory {
         &self.regions
     }
 
-    fn place(&self, range: MemoryRange, bytes: &[u8]) {
+    fn place(&self, range: MemoryRange, bytes: &[u8]) -> Result<(), PageFault> {
         assert_eq!(range.len(), bytes.len(), "range and data differ in length");
+        self.check_mapped(&range)?;
         self.write(start_of(&range), bytes);
+        Ok(())
     }
 
-    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) -> Result<(), PageFault> {
         assert_eq!(range.len(), out.len(), "range and buffer differ in length");
+        self.check_mapped(&range)?;
         let start = start_of(&range);
         out.copy_from_slice(&self.bytes.borrow()[start..start + out.len()]);
+        Ok(())
     }
 
-    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Result<Option<u64>, PageFault> {
         assert_eq!(range.len(), ATOMIC_LEN, "a word has eight bytes");
+        self.check_mapped(&range)?;
         let start = start_of(&range);
         if !start.is_multiple_of(ATOMIC_LEN) {
-            return None;
+            return Ok(None);
         }
         let mut bytes = self.bytes.borrow_mut();
-        let (word, _) = bytes[start..].split_first_chunk_mut()?;
+        let Some((word, _)) = bytes[start..].split_first_chunk_mut() else { return Ok(None) };
         let original = u64::from_ne_bytes(*word);
         *word = apply(op, original).to_ne_bytes();
-        Some(original)
+        Ok(Some(original))
     }
 }
 
@@ -114,15 +138,15 @@ impl<M: Memory + ?Sized> Memory for std::rc::Rc<M> {
         (**self).regions()
     }
 
-    fn place(&self, range: MemoryRange, bytes: &[u8]) {
-        (**self).place(range, bytes);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) -> Result<(), PageFault> {
+        (**self).place(range, bytes)
     }
 
-    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
-        (**self).fetch(range, out);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) -> Result<(), PageFault> {
+        (**self).fetch(range, out)
     }
 
-    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Result<Option<u64>, PageFault> {
         (**self).atomic(range, op)
     }
 }

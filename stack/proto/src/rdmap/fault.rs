@@ -125,7 +125,7 @@ impl Fault {
             // req: DDP-176, DDP-177
             Self::QueueNumber => (DDP, 2, 1),
             // req: DDP-170
-            Self::Tagged(fault) => (DDP, 1, tagged_buffer_code(fault, version)),
+            Self::Tagged(fault) => tagged_buffer_error(fault, version),
             Self::Untagged(fault) => match fault {
                 UntaggedFault::NoBuffer => (DDP, 2, 2),
                 UntaggedFault::MsnRange => (DDP, 2, 3),
@@ -138,7 +138,7 @@ impl Fault {
             // RDMAP has no code for a truncated header either.
             Self::ReadRequestTooShort => (RDMAP, 2, CODE_UNSPECIFIED),
             Self::ReadSource(fault) | Self::AtomicTarget(fault) => {
-                (RDMAP, 1, remote_protection_code(fault, version))
+                remote_protection_error(fault, version)
             }
             Self::AtomicOperation => (RDMAP, 2, 6),
             // RFC 7306 requires a Terminate and defines no code for it.
@@ -167,11 +167,11 @@ fn is_read_request(ulpdu: &[u8; UNTAGGED_LEN + READ_REQUEST_LEN]) -> bool {
         && queue.starts_with(&QN_READ_REQUEST.to_be_bytes())
 }
 
-/// Returns DDP's code for a fault of a tagged buffer. DDP has none for missing access rights: such
-/// an STag counts as invalid. It has one for an STag of another stream in every version, but
+/// Returns DDP's error for a fault of a tagged buffer. DDP has no code for missing access rights:
+/// such an STag counts as invalid. It has one for an STag of another stream in every version, but
 /// draft-ietf-rddp-rdmap-00 section 10.3, item 5, requires "Invalid STag".
-const fn tagged_buffer_code(fault: MemoryFault, version: Version) -> u8 {
-    match (fault, version) {
+const fn tagged_buffer_error(fault: MemoryFault, version: Version) -> (u8, u8, u8) {
+    let code = match (fault, version) {
         (MemoryFault::InvalidStag | MemoryFault::AccessRights, _) => 0,
         // req: RDMAP-333
         (MemoryFault::NotAssociated, Version::Rdmac | Version::Draft00) => 0,
@@ -180,15 +180,18 @@ const fn tagged_buffer_code(fault: MemoryFault, version: Version) -> u8 {
         (MemoryFault::NotAssociated, Version::Ietf) => 2,
         // req: DDP-174, DDP-159
         (MemoryFault::Wrap, _) => 3,
-    }
+        // req: DDP-169
+        (MemoryFault::Page(_), _) => return (DDP, ETYPE_LOCAL, 0),
+    };
+    (DDP, 1, code)
 }
 
-/// Returns RDMAP's Remote Protection Error code. In the older versions an STag of another stream is
+/// Returns RDMAP's Remote Protection Error. In the older versions an STag of another stream is
 /// "Invalid STag" (draft-ietf-rddp-rdmap-00 section 10.3, item 5); the newer ones have a code for
 /// it.
 // req: RDMAP-328, RDMAP-330
-const fn remote_protection_code(fault: MemoryFault, version: Version) -> u8 {
-    match (fault, version) {
+const fn remote_protection_error(fault: MemoryFault, version: Version) -> (u8, u8, u8) {
+    let code = match (fault, version) {
         // req: RDMAP-098, RDMAP-270
         (MemoryFault::InvalidStag, _)
         | (MemoryFault::NotAssociated, Version::Rdmac | Version::Draft00) => 0,
@@ -200,12 +203,16 @@ const fn remote_protection_code(fault: MemoryFault, version: Version) -> u8 {
         (MemoryFault::NotAssociated, Version::Ietf) => 3,
         // req: RDMAP-102, RDMAP-274
         (MemoryFault::Wrap, _) => 4,
-    }
+        // req: RDMAP-096
+        (MemoryFault::Page(_), _) => return (RDMAP, ETYPE_LOCAL, 0),
+    };
+    (RDMAP, 1, code)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ddp::memory::PageFault;
 
     const WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     const READ: [u8; 46] = {
@@ -259,6 +266,9 @@ mod tests {
             (Fault::Tagged(MemoryFault::Bounds), "1/1/1 MD."),
             (Fault::Tagged(MemoryFault::NotAssociated), "1/1/2 MD."),
             (Fault::Tagged(MemoryFault::Wrap), "1/1/3 MD."),
+            (Fault::Tagged(MemoryFault::Page(PageFault)), "1/0/0 ..."),
+            (Fault::ReadSource(MemoryFault::Page(PageFault)), "0/0/0 ..."),
+            (Fault::AtomicTarget(MemoryFault::Page(PageFault)), "0/0/0 ..."),
             (Fault::ReadSource(MemoryFault::InvalidStag), "0/1/0 MDR"),
             (Fault::ReadSource(MemoryFault::Bounds), "0/1/1 MDR"),
             (Fault::ReadSource(MemoryFault::AccessRights), "0/1/2 MDR"),

@@ -232,7 +232,7 @@ impl Responder {
     /// Builds the next segment of the oldest response into `out` and returns its length.
     ///
     /// # Errors
-    /// [`ResponseFault`] if the memory was revoked meanwhile; the stream has to end.
+    /// [`ResponseFault`] if the memory was revoked or unmapped meanwhile; the stream has to end.
     pub fn build(
         &mut self,
         memory: &impl Memory,
@@ -257,13 +257,12 @@ impl Responder {
             // Resolved for each segment: the source may have been revoked since the last one.
             // req: RDMAP-074, RDMAP-342
             let body = &mut out[TAGGED_LEN..TAGGED_LEN + len as usize];
-            match memory.regions().resolve(stag, scope, Access::REMOTE_READ, at, body.len()) {
-                Ok(range) => memory.fetch(range, body),
-                Err(fault) => {
-                    return Err(Box::new(
-                        response.response_fault(Fault::ReadSource(fault), version),
-                    ));
-                }
+            let (regions, needed) = (memory.regions(), Access::REMOTE_READ);
+            let range = regions.resolve(stag, scope, needed, at, body.len());
+            let fetched = range.and_then(|range| Ok(memory.fetch(range, body)?));
+            if let Err(fault) = fetched {
+                let fault = Fault::ReadSource(fault);
+                return Err(Box::new(response.response_fault(fault, version)));
             }
         }
         *answered += len;
@@ -352,8 +351,9 @@ impl Responder {
         let Some(response) = self.pending.front() else { return Ok(0) };
         let ResponseKind::Atomic(request) = &response.kind else { return Ok(0) };
         let done = resolve_target(memory, scope, request)
+            .and_then(|range| Ok(memory.atomic(range, request.op)?))
             .map_err(Fault::AtomicTarget)
-            .and_then(|range| memory.atomic(range, request.op).ok_or(Fault::AtomicMisaligned));
+            .and_then(|original| original.ok_or(Fault::AtomicMisaligned));
         let original = match done {
             Ok(original) => original,
             Err(fault) => return Err(Box::new(response.response_fault(fault, version))),

@@ -2,7 +2,7 @@
 //! them its last. Their headers differ in the offset alone, and their payloads lie one after
 //! another in one range of memory, which is resolved once.
 
-use crate::ddp::memory::{Memory, MemoryRange};
+use crate::ddp::memory::{Memory, MemoryRange, PageFault};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 
 /// Bytes at the end of a header that hold the offset: TO of a tagged segment, MSN and MO of an
@@ -112,14 +112,18 @@ impl SegmentTrain {
     /// Completes the next segment in `ulpdu`, at whose start is [`SegmentTrain::header`]: updates
     /// the offset, and copies the payload.
     ///
+    /// # Errors
+    /// [`PageFault`]: the segment does not count as emitted, and no further one may be.
+    ///
     /// # Panics
     /// If none remains, or `ulpdu` has another length.
     #[inline]
-    pub fn emit_next(&mut self, memory: &impl Memory, ulpdu: &mut [u8]) {
+    pub fn emit_next(&mut self, memory: &impl Memory, ulpdu: &mut [u8]) -> Result<(), PageFault> {
         let (header, payload) = ulpdu.split_at_mut(self.header_len);
         header[self.header_len - OFFSET_LEN..].copy_from_slice(&self.offset.to_be_bytes());
         self.offset = self.offset.wrapping_add(self.payload_len as u64);
-        memory.fetch(self.rest.take_front(self.payload_len), payload);
+        memory.fetch(self.rest.take_front(self.payload_len), payload)?;
         self.emitted += 1;
+        Ok(())
     }
 }

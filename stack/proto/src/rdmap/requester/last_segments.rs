@@ -12,8 +12,9 @@ use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 impl Requester {
     /// Builds the next requests, of the first one the rest, as long as each is an RDMA Write that
     /// may be sent now, inline or without a fence from one element of readable memory, and `buffer`
-    /// has room for its ULPDU, of the length that it is called with. Returns their number. For any
-    /// other request [`Requester::build`] is to be called.
+    /// has room for its ULPDU, of the length that it is called with. Returns their number: the last
+    /// call of `buffer` may have been for one that cannot be read. For any other request
+    /// [`Requester::build`] is to be called.
     #[inline(always)]
     pub(in crate::rdmap) fn build_last_of_writes<'o>(
         &mut self,
@@ -54,7 +55,9 @@ impl Requester {
                 let range = regions.resolve_in_run(&mut source, sge.lkey, scope, needed, at, len);
                 let Some(range) = range else { break };
                 let Some(body) = begin(&wqe, offset, len) else { break };
-                memory.fetch(range, body);
+                if memory.fetch(range, body).is_err() {
+                    break;
+                }
             } else {
                 // From the slots of the request. RFC 5040 section 5.5: a fence waits for Reads.
                 let is_fenced = offset == 0 && !self.outstanding.is_empty();
@@ -75,8 +78,8 @@ impl Requester {
 
     /// Builds the next requests, of the first one the rest, as long as each is a Send without a
     /// fence from one element of readable memory, and `buffer` has room for its ULPDU, of the
-    /// length that it is called with. Returns their number. For any other request
-    /// [`Requester::build`] is to be called.
+    /// length that it is called with. Returns their number, as
+    /// [`Requester::build_last_of_writes`] does.
     pub(in crate::rdmap) fn build_last_of_sends<'o>(
         &mut self,
         memory: &impl Memory,
@@ -109,7 +112,9 @@ impl Requester {
             // req: RDMAP-168
             let header_of = segment::send_header(version, &wqe, self.offset, self.send_msn.0);
             Untagged { last: true, ..header_of }.emit(version, header);
-            memory.fetch(range, body);
+            if memory.fetch(range, body).is_err() {
+                break;
+            }
             entry.progress = Progress::Built;
             // RFC 5041 section 4.3: the next message of the queue has the next MSN.
             // req: DDP-081, DDP-083, RDMAP-021

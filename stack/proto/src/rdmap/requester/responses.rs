@@ -71,6 +71,17 @@ impl Requester {
         self.response_placed += len;
     }
 
+    /// Ends the oldest outstanding Read: a page fault in its sink. Returns the fault of the stream.
+    #[cold]
+    pub(in crate::rdmap) fn fail_oldest_read(&mut self) -> Fault {
+        if let Some(number) = self.outstanding.pop_front()
+            && let Some(entry) = self.entries.get_mut(number)
+        {
+            entry.progress = Progress::Failed;
+        }
+        Fault::LocalCatastrophic
+    }
+
     /// Counts a placed segment of a Read Response; true if it ended the response.
     pub fn on_response_placed(&mut self, len: usize, last: bool) -> bool {
         let Some(&number) = self.outstanding.front() else { return false };
@@ -131,12 +142,11 @@ impl Requester {
         let word = response.original.to_ne_bytes();
         let resolved =
             memory.regions().resolve(sink.lkey, scope, Access::LOCAL_WRITE, sink.addr, ATOMIC_LEN);
-        let Ok(range) = resolved else {
+        if resolved.and_then(|range| Ok(memory.place(range, &word)?)).is_err() {
             entry.progress = Progress::Failed;
             self.outstanding.pop_front();
             return Err(Fault::LocalCatastrophic);
-        };
-        memory.place(range, &word);
+        }
         entry.progress = Progress::Answered;
         self.outstanding.pop_front();
         self.response_msn += 1;

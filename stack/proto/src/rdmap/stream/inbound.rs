@@ -10,7 +10,7 @@
 
 use super::segment_run::{RunKind, SegmentRun};
 use super::{Indication, Stream};
-use crate::ddp::memory::{Access, Memory, place_tagged};
+use crate::ddp::memory::{Access, Memory, MemoryFault, place_tagged};
 use crate::ddp::regions::{InvalidateFault, LastRegion};
 use crate::ddp::untagged::{DeliveredMessage, UntaggedFault};
 use crate::rdmap::fault::Fault;
@@ -92,7 +92,9 @@ impl Stream {
         let last = &mut sinks.writes;
         let range = regions.resolve_in_run(last, header.stag, self.scope, needed, header.to, len);
         let Some(range) = range else { return false };
-        memory.place(range, payload);
+        if memory.place(range, payload).is_err() {
+            return false;
+        }
         self.responder.on_write_placed(payload.len(), header.last);
         true
     }
@@ -165,8 +167,9 @@ impl Stream {
                 self.recv_queue.advance(len);
                 return Placement::Segment;
             }
-        } else if payload.len() <= sink.len() {
-            memory.place(sink.take_front(payload.len()), payload);
+        } else if payload.len() <= sink.len()
+            && memory.place(sink.take_front(payload.len()), payload).is_ok()
+        {
             #[expect(clippy::cast_possible_truncation, reason = "a sink has less than 2^32 bytes")]
             if let Some(message) = self.recv_queue.deliver(payload.len() as u32) {
                 return Placement::Message(message);
@@ -345,8 +348,12 @@ impl Stream {
             .check_read_response(header, payload.len())
             .map_err(Fault::Tagged)?
             .ok_or(Fault::UnexpectedOpcode)?;
-        place_tagged(memory, self.scope, Access::LOCAL_WRITE, (lkey, header.to), payload)
-            .map_err(Fault::Tagged)?;
+        place_tagged(memory, self.scope, Access::LOCAL_WRITE, (lkey, header.to), payload).map_err(
+            |fault| match fault {
+                MemoryFault::Page(_) => self.requester.fail_oldest_read(),
+                fault => Fault::Tagged(fault),
+            },
+        )?;
         if self.requester.on_response_placed(payload.len(), header.last) {
             self.execute_local_ops(memory);
             Ok(Indication::ReadCompleted)

@@ -60,8 +60,8 @@ impl SegmentRun {
         self.kind
     }
 
-    /// Places the next segment of a Send, and returns its payload length. `None`, with nothing
-    /// done, if the segment is another, or fills the sink.
+    /// Places the next segment of a Send, and returns its payload length. `None` if the segment is
+    /// another, fills the sink, or cannot be placed: the run has then ended.
     #[inline(always)]
     pub(super) fn place_send(&mut self, memory: &impl Memory, ulpdu: &[u8]) -> Option<u32> {
         self.place::<UNTAGGED_FIXED_LEN, false>(memory, ulpdu)
@@ -106,7 +106,7 @@ impl SegmentRun {
             return None;
         }
         self.offset = offset.wrapping_add(payload.len() as u64);
-        memory.place(self.rest.take_front(payload.len()), payload);
+        memory.place(self.rest.take_front(payload.len()), payload).ok()?;
         #[expect(clippy::cast_possible_truncation, reason = "a sink has less than 2^32 bytes")]
         let len = payload.len() as u32;
         Some(len)
