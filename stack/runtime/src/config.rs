@@ -147,6 +147,14 @@ pub struct Config {
     /// The same limit for dropping the last handle of a context, if it is less: 1 s. A program that
     /// ends by dropping its handles, and has nothing else to do, sets more.
     pub drop_linger: Duration,
+    /// Page faults in registered memory end the connection, and not the process: where memory was
+    /// unmapped, protected, or truncated with its file after it was registered. The local request
+    /// completes with [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the peer receives
+    /// a Terminate. Off by default, as it installs handlers of `SIGSEGV` and `SIGBUS`, for the whole
+    /// process and for good. Other faults go to the handlers that were installed before. If the
+    /// program installs some later, those get the others; the shards see to it within a millisecond
+    /// of polling. Costs nothing where there is no fault. On x86-64 alone.
+    pub catch_page_faults: bool,
     /// Seed for STags, ports and sequence numbers. `None` takes one from the operating system:
     /// right for all but tests, because STags must be hard to guess.
     pub seed: Option<u64>,
@@ -187,6 +195,7 @@ impl Config {
             limits: Limits::new(),
             linger: Duration::from_secs(5),
             drop_linger: Duration::from_secs(1),
+            catch_page_faults: false,
             seed: None,
             virtual_time: None,
         }
@@ -231,6 +240,7 @@ impl Config {
         limits: Limits,
         linger: Duration,
         drop_linger: Duration,
+        catch_page_faults: bool,
         seed: Option<u64>,
         virtual_time: Option<Duration>,
     }

@@ -105,6 +105,10 @@ pub enum OpenError {
         /// Lowest limit for this many shards, in bytes.
         min: usize,
     },
+    /// Page faults in registered memory cannot be caught
+    /// ([`Config::catch_page_faults`](crate::Config::catch_page_faults)).
+    #[error("page faults in registered memory cannot be caught")]
+    PageFaults(#[source] io::Error),
     /// A number of the configuration is outside the range that works.
     #[error("{setting} of {value} is not possible: give {min} to {max}")]
     OutOfRange {

@@ -22,8 +22,7 @@ use crate::error::OpenError;
 use crate::events::AsyncEventQueue;
 use crate::fork::{self, ForkArc};
 use crate::limits::{Limits, ResourceLimits};
-use crate::memory::Arena;
-use crate::memory::HostMemory;
+use crate::memory::{Arena, HostMemory, opaque, page_faults};
 use crate::shard::{CqRings, Shard, ShardEngine, Siblings, TakenEvents};
 use crate::threads::ContextThread;
 
@@ -142,6 +141,10 @@ impl Context {
         let capabilities = queues.first().map(D::capabilities).ok_or(none)?;
         let link = queues.first().and_then(D::link);
         dpdk_sys::fork::install_atfork();
+        opaque::select();
+        if config.catch_page_faults {
+            page_faults::catch().map_err(OpenError::PageFaults)?;
+        }
         let seeds = match config.seed {
             Some(seed) => [seed, seed.rotate_left(32) ^ 0x5bd1_e995],
             None => [random_seed()?, random_seed()?],
@@ -249,7 +252,11 @@ where
             None => Engine::new(config_of, device, memory, rings),
         };
         let unbound: Arc<UnboundQps> = Arc::clone(shared.unbound);
-        let engine = Box::new(ShardEngine::new(index, engine, Arc::clone(shared.events), unbound));
+        let mut engine = ShardEngine::new(index, engine, Arc::clone(shared.events), unbound);
+        if config.catch_page_faults {
+            engine = engine.keep_catching_page_faults();
+        }
+        let engine = Box::new(engine);
         let (running, failing) = (Arc::clone(running), Arc::clone(&failing));
         let siblings = Siblings { running, polled: Arc::clone(&polled), failing, monitor };
         let shard = Arc::new(Shard::new(engine, clock.clone(), config.drive, qps_max, siblings));

@@ -19,6 +19,8 @@ use crate::memory::Span;
 
 /// Panic message for a misaligned word.
 const UNALIGNED: &str = "a word's address is a multiple of eight";
+/// Panic message for a page fault, where those are caught.
+const UNMAPPED: &str = "the memory of a region is mapped until it is deregistered";
 
 /// Memory region.
 ///
@@ -27,6 +29,9 @@ const UNALIGNED: &str = "a word's address is a multiple of eight";
 /// old and new bytes. Dropping the region invalidates the STag and every window bound to it, waits
 /// until no poll uses the memory any more (at most two polls and the beginning of the next of the
 /// slowest shard), and frees the memory.
+///
+/// Where page faults are caught ([`Config::catch_page_faults`](crate::Config::catch_page_faults)),
+/// the methods that copy from or to memory that has vanished panic.
 ///
 /// The STag stays valid until [`Mr::revoke`] or the drop. One registered for a single queue pair
 /// ([`Pd::register_for`](crate::Pd::register_for)) can also be invalidated by a request of that
@@ -261,7 +266,7 @@ impl Mr {
     /// # Panics
     /// If the range is not within the region.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        self.span.slice(offset, bytes.len()).write(bytes);
+        self.span.slice(offset, bytes.len()).write(bytes).expect(UNMAPPED);
     }
 
     /// Copies the bytes at `offset` to `out`.
@@ -269,7 +274,7 @@ impl Mr {
     /// # Panics
     /// If the range is not within the region.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
-        self.span.slice(offset, out.len()).read(out);
+        self.span.slice(offset, out.len()).read(out).expect(UNMAPPED);
     }
 
     /// Sets `len` bytes at `offset` to `byte`.
@@ -277,7 +282,7 @@ impl Mr {
     /// # Panics
     /// If the range is not within the region.
     pub fn fill(&self, offset: usize, len: usize, byte: u8) {
-        self.span.slice(offset, len).fill(byte);
+        self.span.slice(offset, len).fill(byte).expect(UNMAPPED);
     }
 
     /// Loads the byte at `offset`, with acquire: if it is the last byte of an RDMA Write of the
@@ -288,7 +293,7 @@ impl Mr {
     #[must_use]
     #[inline]
     pub fn load_last(&self, offset: usize) -> u8 {
-        self.span.slice(offset, 1).load_acquire()
+        self.span.slice(offset, 1).load_acquire().expect(UNMAPPED)
     }
 
     /// Stores the byte at `offset`, with release.
@@ -297,7 +302,7 @@ impl Mr {
     /// If it is outside the region.
     #[inline]
     pub fn store_release(&self, offset: usize, byte: u8) {
-        self.span.slice(offset, 1).store_release(byte);
+        self.span.slice(offset, 1).store_release(byte).expect(UNMAPPED);
     }
 
     /// Executes an atomic operation on the word of eight bytes at `offset`, in the byte order of
@@ -312,7 +317,7 @@ impl Mr {
     /// # Panics
     /// If the word is not within the region, or its address is not a multiple of eight.
     pub fn atomic(&self, offset: usize, op: AtomicOp) -> u64 {
-        self.span.slice(offset, ATOMIC_LEN).atomic(op).expect(UNALIGNED)
+        self.span.slice(offset, ATOMIC_LEN).atomic(op).expect(UNMAPPED).expect(UNALIGNED)
     }
 
     /// Loads the word of eight bytes at `offset` atomically, with acquire: writes of a thread or a
@@ -322,7 +327,7 @@ impl Mr {
     /// As [`Mr::atomic`].
     #[must_use]
     pub fn load_word(&self, offset: usize) -> u64 {
-        self.span.slice(offset, ATOMIC_LEN).load_word().expect(UNALIGNED)
+        self.span.slice(offset, ATOMIC_LEN).load_word().expect(UNMAPPED).expect(UNALIGNED)
     }
 
     /// Revokes all access immediately, including that of windows bound to the region. Waits until

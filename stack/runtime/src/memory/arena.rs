@@ -79,7 +79,7 @@ impl Arena {
             .find_map(|mapping| Buffer::alloc_from(mapping, size, len));
         drop(state);
         if let Some(buffer) = found {
-            buffer.span().fill(0);
+            buffer.span().fill(0).map_err(io::Error::other)?;
             return Ok(buffer);
         }
         let mapping = Arc::new(Mapping::map(HUGE_PAGE_LEN)?);

@@ -6,13 +6,13 @@
 
 mod arena;
 pub(crate) mod opaque;
+pub(crate) mod page_faults;
 
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp, execute};
-use ferrowarp_proto::ddp::memory::{Memory, MemoryRange};
+use ferrowarp_proto::ddp::memory::{Memory, MemoryRange, PageFault};
 use ferrowarp_proto::ddp::regions::RegionTable;
 
 pub(crate) use arena::Arena;
@@ -70,39 +70,50 @@ impl Span {
     }
 
     /// Copies `bytes` here; the last byte becomes visible last.
+    ///
+    /// # Errors
+    /// [`PageFault`]; a part may have been copied.
     #[inline]
-    pub(crate) fn write(self, bytes: &[u8]) {
+    pub(crate) fn write(self, bytes: &[u8]) -> Result<(), PageFault> {
         assert_eq!(self.len, bytes.len(), "lengths differ");
-        let Some((last, rest)) = bytes.split_last() else {
-            return;
-        };
+        if bytes.is_empty() {
+            return Ok(());
+        }
         // SAFETY: `Span::new` guarantees the destination; the source is a slice that cannot overlap
         // memory to which no reference is used.
-        unsafe { opaque::copy(rest.as_ptr(), self.start, rest.len()) };
-        self.slice(rest.len(), 1).store_release(*last);
+        unsafe { opaque::place(bytes.as_ptr(), self.start, bytes.len()) }
     }
 
     /// Copies the bytes to `out`, reading each of them once.
+    ///
+    /// # Errors
+    /// [`PageFault`]; a part may have been copied.
     #[inline]
-    pub(crate) fn read(self, out: &mut [u8]) {
+    pub(crate) fn read(self, out: &mut [u8]) -> Result<(), PageFault> {
         assert_eq!(self.len, out.len(), "lengths differ");
         // SAFETY: `Span::new` guarantees the source; the destination is a slice that cannot overlap
         // memory to which no reference is used.
-        unsafe { opaque::copy(self.start.cast_const(), out.as_mut_ptr(), self.len) };
+        unsafe { opaque::copy(self.start.cast_const(), out.as_mut_ptr(), self.len) }
     }
 
     /// Sets every byte.
-    pub(crate) fn fill(self, byte: u8) {
+    ///
+    /// # Errors
+    /// [`PageFault`]; a part may have been set.
+    pub(crate) fn fill(self, byte: u8) -> Result<(), PageFault> {
         // SAFETY: `Span::new` guarantees the destination.
-        unsafe { opaque::fill(self.start, byte, self.len) };
+        unsafe { opaque::fill(self.start, byte, self.len) }
     }
 
     /// Loads the first byte, with acquire.
     ///
+    /// # Errors
+    /// [`PageFault`].
+    ///
     /// # Panics
     /// If the span is empty.
     #[inline]
-    pub(crate) fn load_acquire(self) -> u8 {
+    pub(crate) fn load_acquire(self) -> Result<u8, PageFault> {
         assert!(self.len > 0, "an empty span has no bytes");
         // SAFETY: `Span::new` guarantees that the byte is readable while the span is used.
         unsafe { opaque::load_acquire(self.start.cast_const()) }
@@ -110,42 +121,52 @@ impl Span {
 
     /// Stores the first byte, with release.
     ///
+    /// # Errors
+    /// [`PageFault`].
+    ///
     /// # Panics
     /// If the span is empty.
     #[inline]
-    pub(crate) fn store_release(self, byte: u8) {
+    pub(crate) fn store_release(self, byte: u8) -> Result<(), PageFault> {
         assert!(self.len > 0, "an empty span has no bytes");
         // SAFETY: `Span::new` guarantees that the byte is writable while the span is used.
-        unsafe { opaque::store_release(self.start, byte) };
+        unsafe { opaque::store_release(self.start, byte) }
     }
 
     /// Executes an atomic operation on the span's bytes as one word, with the processor's atomic
     /// instructions; returns the previous value. `None` if the address is not a multiple of eight.
     ///
+    /// # Errors
+    /// [`PageFault`]; nothing was changed.
+    ///
     /// # Panics
     /// If the length is not eight bytes.
-    #[inline]
-    pub(crate) fn atomic(self, op: AtomicOp) -> Option<u64> {
-        self.word().map(|word| execute(op, word))
+    pub(crate) fn atomic(self, op: AtomicOp) -> Result<Option<u64>, PageFault> {
+        let Some(word) = self.word() else { return Ok(None) };
+        let compare_exchange = |current, new| {
+            // SAFETY: `Span::new` guarantees that the word is accessible while the span is used.
+            unsafe { opaque::compare_exchange(word, current, new) }
+        };
+        // SAFETY: as above.
+        let original = unsafe { opaque::load_word(word) }?;
+        execute(op, original, compare_exchange).map(Some)
     }
 
-    /// Loads the span's bytes as one word, with acquire. `None` and panics as [`Span::atomic`].
+    /// Loads the span's bytes as one word, with acquire. `None`, errors and panics as
+    /// [`Span::atomic`].
     #[inline]
-    pub(crate) fn load_word(self) -> Option<u64> {
-        self.word().map(|word| word.load(Ordering::Acquire))
+    pub(crate) fn load_word(self) -> Result<Option<u64>, PageFault> {
+        let Some(word) = self.word() else { return Ok(None) };
+        // SAFETY: as in `atomic`.
+        unsafe { opaque::load_word(word) }.map(Some)
     }
 
+    /// Returns the span as a word if it is aligned.
     #[inline]
-    fn word(&self) -> Option<&AtomicU64> {
+    fn word(self) -> Option<*mut u64> {
         assert_eq!(self.len, ATOMIC_LEN, "a word has eight bytes");
         let start = self.start.cast::<u64>();
-        if !start.is_aligned() {
-            return None;
-        }
-        // SAFETY: `Span::new` guarantees that the bytes are mapped and writable while the span is
-        // used; there are eight, and they are aligned. All other accesses to them are such words or
-        // machine code (see `opaque`).
-        Some(unsafe { AtomicU64::from_ptr(start) })
+        start.is_aligned().then_some(start)
     }
 }
 
@@ -181,16 +202,16 @@ impl Memory for HostMemory {
     }
 
     #[inline]
-    fn place(&self, range: MemoryRange, bytes: &[u8]) {
-        Self::span(&range).write(bytes);
+    fn place(&self, range: MemoryRange, bytes: &[u8]) -> Result<(), PageFault> {
+        Self::span(&range).write(bytes)
     }
 
     #[inline]
-    fn fetch(&self, range: MemoryRange, out: &mut [u8]) {
-        Self::span(&range).read(out);
+    fn fetch(&self, range: MemoryRange, out: &mut [u8]) -> Result<(), PageFault> {
+        Self::span(&range).read(out)
     }
 
-    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Option<u64> {
+    fn atomic(&self, range: MemoryRange, op: AtomicOp) -> Result<Option<u64>, PageFault> {
         Self::span(&range).atomic(op)
     }
 }
@@ -212,28 +233,29 @@ mod tests {
     fn copies_stay_inside_their_range() {
         let mut bytes = vec![0; 8];
         let span = span_of(&mut bytes);
-        span.slice(2, 3).write(&[1, 2, 3]);
-        span.slice(8, 0).write(&[]);
+        span.slice(2, 3).write(&[1, 2, 3]).unwrap();
+        span.slice(8, 0).write(&[]).unwrap();
         let mut out = [9; 8];
-        span.read(&mut out);
+        span.read(&mut out).unwrap();
         assert_eq!(out, [0, 0, 1, 2, 3, 0, 0, 0]);
-        assert_eq!(span.slice(4, 1).load_acquire(), 3);
+        assert_eq!(span.slice(4, 1).load_acquire().unwrap(), 3);
     }
 
     #[test]
     fn copies_of_every_length_and_alignment_move_just_their_bytes() {
-        let from: Vec<u8> = (1..=100).collect();
-        for offset in 0..9 {
+        let from: Vec<u8> = (0..700_u16).map(|at| (at % 251) as u8 + 1).collect();
+        opaque::select();
+        for offset in [0, 1, 7, 8, 31, 32, 63] {
             for len in 0..from.len() {
                 let mut bytes = vec![0xee; offset + len + 3];
                 let span = span_of(&mut bytes).slice(offset, len);
-                span.write(&from[..len]);
+                span.write(&from[..len]).unwrap();
                 let mut out = vec![0xdd; len];
-                span.read(&mut out);
+                span.read(&mut out).unwrap();
                 assert_eq!(out, from[..len]);
                 let (before, rest) = bytes.split_at(offset);
                 assert!(before.iter().chain(&rest[len..]).all(|&byte| byte == 0xee));
-                span_of(&mut bytes).slice(offset, len).fill(7);
+                span_of(&mut bytes).slice(offset, len).fill(7).unwrap();
                 let (before, rest) = bytes.split_at(offset);
                 assert!(rest[..len].iter().all(|&byte| byte == 7));
                 assert!(before.iter().chain(&rest[len..]).all(|&byte| byte == 0xee));
@@ -252,27 +274,27 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 for round in 1..=200 {
-                    span.write(&[round; LEN]);
-                    while span.slice(0, 1).load_acquire() == round {
+                    span.write(&[round; LEN]).unwrap();
+                    while span.slice(0, 1).load_acquire().unwrap() == round {
                         std::thread::yield_now();
                     }
                 }
             });
             scope.spawn(move || {
                 for _ in 0..200 {
-                    assert!(span.slice(8, 8).load_word().is_some());
-                    assert!(span.slice(16, 8).atomic(AtomicOp::swap(3)).is_some());
-                    span.slice(24, 8).fill(9);
+                    assert!(span.slice(8, 8).load_word().unwrap().is_some());
+                    assert!(span.slice(16, 8).atomic(AtomicOp::swap(3)).unwrap().is_some());
+                    span.slice(24, 8).fill(9).unwrap();
                 }
             });
             for round in 1..=200 {
-                while span.slice(LEN - 1, 1).load_acquire() != round {
+                while span.slice(LEN - 1, 1).load_acquire().unwrap() != round {
                     std::thread::yield_now();
                 }
                 let mut out = [0; LEN];
-                span.read(&mut out);
+                span.read(&mut out).unwrap();
                 assert!(out[32..].iter().all(|&byte| byte == round), "round {round}: {out:?}");
-                span.slice(0, 1).store_release(0);
+                span.slice(0, 1).store_release(0).unwrap();
             }
         });
     }
@@ -289,11 +311,11 @@ mod tests {
         // SAFETY: the test uses the span while the array lives, and accesses it only through the
         // span.
         let span = unsafe { Span::new(words.as_mut_ptr().cast(), 16) };
-        assert_eq!(span.slice(8, 8).atomic(AtomicOp::fetch_add(7)), Some(0));
-        assert_eq!(span.slice(8, 8).load_word(), Some(7));
-        assert_eq!(span.slice(4, 8).atomic(AtomicOp::swap(1)), None);
-        assert_eq!(span.slice(4, 8).load_word(), None);
-        assert_eq!(span.slice(0, 8).load_word(), Some(0));
+        assert_eq!(span.slice(8, 8).atomic(AtomicOp::fetch_add(7)), Ok(Some(0)));
+        assert_eq!(span.slice(8, 8).load_word(), Ok(Some(7)));
+        assert_eq!(span.slice(4, 8).atomic(AtomicOp::swap(1)), Ok(None));
+        assert_eq!(span.slice(4, 8).load_word(), Ok(None));
+        assert_eq!(span.slice(0, 8).load_word(), Ok(Some(0)));
     }
 
     #[test]
@@ -312,10 +334,10 @@ mod tests {
         };
         let stag = regions.register(&what).unwrap();
         let resolve = || regions.resolve(stag, 1, Access::LOCAL_WRITE, 0x5000 + 60, 4).unwrap();
-        memory.place(resolve(), b"last");
+        memory.place(resolve(), b"last").unwrap();
         let mut out = [0; 4];
-        memory.fetch(resolve(), &mut out);
+        memory.fetch(resolve(), &mut out).unwrap();
         assert_eq!(&out, b"last");
-        assert_eq!(span.slice(63, 1).load_acquire(), b't');
+        assert_eq!(span.slice(63, 1).load_acquire().unwrap(), b't');
     }
 }

@@ -1,6 +1,7 @@
 //! State under a shard's lock: the engine, and the shard's side of all queues.
 
 mod abandon;
+mod care;
 mod ended_cqs;
 mod requests;
 
@@ -31,7 +32,7 @@ use crate::shard::backlog::{Backlog, PendingRequest};
 use crate::shard::control::ShardControl;
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::mailbox::ShardRequest;
-use crate::shard::shard_qps::{ShardQp, ShardQps, TAKE_COUNT_MAX};
+use crate::shard::shard_qps::{NEVER, ShardQp, ShardQps, TAKE_COUNT_MAX};
 use crate::shard::srq::{SrqLimit, SrqShared};
 use crate::shard::unbound_qp::UnboundQpTable;
 use crate::stats::{Counters, Usage};
@@ -57,6 +58,8 @@ pub(crate) struct ShardEngine<D: Device> {
     now: Instant,
     /// The context closes: nothing new begins, because nobody would end it.
     is_closing: bool,
+    /// When the handlers of page faults are to be checked next.
+    keep_catching_at: Instant,
 }
 
 impl<D: Device> ShardEngine<D> {
@@ -77,6 +80,7 @@ impl<D: Device> ShardEngine<D> {
             unbound,
             now: Instant::ZERO,
             is_closing: false,
+            keep_catching_at: NEVER,
         }
     }
 
@@ -177,7 +181,7 @@ where
         self.engine.rx_burst();
         let mut busy = self.shard_qps.serve_hot(&mut self.engine);
         if self.shard_qps.is_care_due(now) {
-            self.shard_qps.care(now, doorbells);
+            self.care(now, doorbells);
         }
         if doorbells.is_pending() {
             busy |= self.shard_qps.serve_rung(&mut self.engine, now, doorbells);

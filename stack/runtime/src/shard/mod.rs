@@ -40,6 +40,7 @@ use crate::clock::Clock;
 use crate::config::DriveMode;
 use crate::device::register_application_thread;
 use crate::fork::{check_process, is_child};
+use crate::memory::page_faults;
 
 pub(crate) use backlog::{Backlog, PendingRequest};
 pub(crate) use comp_events::CompEventQueue;
@@ -178,7 +179,7 @@ impl Shard {
         if is_child() {
             return false;
         }
-        register_application_thread();
+        register_thread();
         let Some(mut engine) = self.engine.try_lock() else {
             return false;
         };
@@ -214,7 +215,7 @@ impl Shard {
         act: impl FnOnce(&mut dyn ShardControl, Instant) -> R,
     ) -> Result<R, Ended> {
         check_process()?;
-        register_application_thread();
+        register_thread();
         let mut engine = self.engine.lock();
         self.epoch.report_quiescent();
         let running = engine.as_mut().map_err(|cause| *cause)?;
@@ -254,7 +255,7 @@ impl Shard {
     }
 
     fn on_removal(&self) {
-        register_application_thread();
+        register_thread();
         let engine = self.engine.lock();
         if engine.is_ok() {
             tracing::info!("the device is to be removed, which ends all connections of a shard");
@@ -478,5 +479,13 @@ impl Drop for WaiterGuard<'_> {
 fn attempt(step: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(step)).is_err() {
         tracing::error!("not all queue pairs of the failed shard could be ended");
+    }
+}
+
+/// Prepares the calling thread, the first time, to work on a shard.
+#[inline]
+fn register_thread() {
+    if register_application_thread() {
+        page_faults::unblock();
     }
 }

@@ -157,7 +157,7 @@ const REQUESTS_PER_POLL: usize = 512;
 /// Doorbells served in a poll.
 const DOORBELLS_PER_POLL: usize = 64;
 const NO_SLOT: u32 = u32::MAX;
-const NEVER: Instant = Instant::from_nanos(u64::MAX);
+pub(crate) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// Work queues of all queue pairs of a shard.
 pub(crate) struct ShardQps {
@@ -173,7 +173,7 @@ pub(crate) struct ShardQps {
     demote_at: Instant,
     /// Queue pairs whose sends are taken in the next poll, because their state has changed.
     restarted: Vec<QpId>,
-    /// When [`ShardQps::care`] is due: now for those, or with the next demotion.
+    /// When [`ShardQps::care`] is due: now for those, with the next demotion, or as asked for.
     care_at: Instant,
     /// Number of the queue pair at which the next poll begins with the doorbells.
     next_rung: usize,
@@ -330,6 +330,11 @@ impl ShardQps {
         }
         self.restarted.push(qp);
         self.care_at = Instant::ZERO;
+    }
+
+    /// Has [`ShardQps::is_care_due`] be true from `at` on, at the latest.
+    pub(crate) fn care_by(&mut self, at: Instant) {
+        self.care_at = self.care_at.min(at);
     }
 
     /// True if [`ShardQps::care`] is to be called.

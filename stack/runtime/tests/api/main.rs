@@ -30,6 +30,7 @@ mod lifecycle;
 mod link_state;
 mod memory;
 mod misdelivery;
+mod page_faults;
 mod poll_cost;
 mod poll_panic;
 mod posting;
