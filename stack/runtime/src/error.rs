@@ -287,6 +287,17 @@ pub enum MemoryError {
     /// A limit is reached.
     #[error(transparent)]
     Limit(#[from] LimitError),
+    /// A part of the memory is not mapped (verbs: `EFAULT`).
+    #[error(
+        "the {len} bytes at {addr:#x} are not all mapped: give the address and length of memory \
+         that this process has"
+    )]
+    NotMapped {
+        /// Address of the first byte.
+        addr: usize,
+        /// Length in bytes.
+        len: usize,
+    },
     /// The queue pair is of another protection domain or context.
     #[error("the queue pair is of another protection domain or context: use one of the same")]
     Foreign,

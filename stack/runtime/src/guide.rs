@@ -9,11 +9,12 @@
 //! An operation names memory by STag, address and length. [`Context::allocate`] returns a
 //! [`Buffer`], in hugepages if there are any. It is a slice of bytes until you register it, and
 //! again after [`Mr::deregister`]. Nobody borrows a registered region ([`Mr`]), because the peer
-//! may write there at any moment: [`Mr::read`] and [`Mr::write`] copy. Its rights ([`Access`])
+//! may write there at any moment: [`Region::read`] and [`Mr::write`] copy. Its rights ([`Access`])
 //! limit the peers. The local stack may always read.
 //!
 //! You register memory of your own with [`Pd::register_raw`]. A memory window ([`Mw`]) lends a part
-//! of a region for a while.
+//! of a region for a while. Addresses in requests are those in memory, unless you choose others:
+//! [`MrOptions::iova`], or offsets by [`MrOptions::zero_based`].
 //!
 //! ```
 //! # use std::time::Duration;

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | Context | [`Context`], [`Config`], [`DriveMode`], [`Limits`], [`ShardHandle`] |
 //! | Network | [`InterfaceAddress`], [`Route`], [`TcpSettings`]; module [`device`] |
-//! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`Mw`], [`Access`], [`RemoteMr`], [`RemoteAddr`] |
+//! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`Mw`], [`MrOptions`], [`Access`], [`RemoteMr`] |
 //! | Queues | [`Cq`], [`Qp`], [`Srq`], [`CqOptions`], [`QpOptions`], [`SrqOptions`] |
 //! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
 //! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |
@@ -250,7 +250,7 @@ pub use self::{
         cq::{Cq, CqOptions},
         event_channel::EventChannel,
         listener::{ConnRequest, Listener},
-        mr::{Mr, RemoteAddr, RemoteMr},
+        mr::{Mr, MrOptions, Region, RemoteAddr, RemoteMr},
         mw::Mw,
         pd::Pd,
         qp::{Post, PostRefused, Qp, QpOptions, SendRequest},

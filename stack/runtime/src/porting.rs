@@ -49,7 +49,10 @@
 //! | `ibv_alloc_pd` | `context.alloc_pd()` |
 //! | `ibv_dealloc_pd` | `drop(pd)` |
 //! | `ibv_reg_mr` | `pd.register(buffer, Access::REMOTE_WRITE)?` |
-//! | the same, for your own memory | `pd.register_raw(start, len, Access::LOCAL_WRITE)?` |
+//! | the same, for your own memory | `pd.register_raw(start, len, Access::LOCAL_WRITE)` |
+//! | `ibv_reg_mr_iova` | `MrOptions::new(Access::REMOTE_READ).iova(1 << 32)` |
+//! | `IBV_ACCESS_ZERO_BASED` | `MrOptions::new(Access::REMOTE_READ).zero_based()` |
+//! | `EFAULT` | `MemoryError::NotMapped { .. }` |
 //! | `ibv_rereg_mr` with new access rights | `mr.enable(Access::REMOTE_READ)` |
 //! | `ibv_dereg_mr` | `mr.deregister()` returns the buffer |
 //! | `mr->lkey`, `mr->rkey` | `mr.lkey()`, `mr.rkey()`; `mr.remote()` for the peer |
@@ -68,6 +71,9 @@
 //! let mut mr = pd.register(buffer, Access::REMOTE_WRITE)?;
 //! assert_eq!(mr.lkey(), mr.rkey());
 //! let for_the_peer = mr.remote().to_bytes();
+//! let high = MrOptions::new(Access::REMOTE_READ).iova(1 << 32);
+//! let at_0 = MrOptions::new(Access::REMOTE_READ).zero_based();
+//! assert_eq!(pd.register(context.allocate(64)?, high)?.sge(8, 8).addr, (1 << 32) + 8);
 //! mr.enable(Access::REMOTE_READ);
 //! let mut mw = pd.allocate_window()?;
 //! let bind = mw.bind(&mr, 0, 64, Access::REMOTE_READ, false);
@@ -76,12 +82,15 @@
 //! let buffer = mr.deregister();
 //! drop(pd);
 //! context.close();
-//! # let _ = (for_the_peer, bind, buffer);
+//! # let _ = (for_the_peer, bind, buffer, at_0);
 //! # Ok(())
 //! # }
 //! # fn own(pd: &Pd, start: *mut u8, len: usize) -> Result<Mr, MemoryError> {
 //! // SAFETY: the memory stays mapped and nobody borrows it.
-//! let mr = unsafe { pd.register_raw(start, len, Access::LOCAL_WRITE)? };
+//! let mr = match unsafe { pd.register_raw(start, len, Access::LOCAL_WRITE) } {
+//!     Err(MemoryError::NotMapped { .. }) => panic!("no such memory"),
+//!     registered => registered?,
+//! };
 //! # Ok(mr)
 //! # }
 //! ```

@@ -48,7 +48,7 @@ pub enum RegisterError {
     )]
     TableFull,
     /// `base + len` wraps 64 bits.
-    #[error("the region's end overflows 64 bits")]
+    #[error("the addresses of the region exceed 64 bits: choose a lower `iova`, or fewer bytes")]
     Wrap,
 }
 

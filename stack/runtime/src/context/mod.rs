@@ -42,9 +42,9 @@ use crate::threads::ContextThread;
 /// locks other threads held at the fork: with an error ([`Ended::Forked`]), or with nothing (no
 /// completion, event or request). Nothing is sent or received, and the parent's device, connections
 /// and event descriptors stay as they are. Handles can be dropped; their memory is not freed.
-/// Registered memory, which [`Mr::read`](crate::Mr::read) and the like still access, is a copy as
-/// of the fork: peers write to the parent's. A child opens contexts of its own after `exec`, or if
-/// its parent had opened none.
+/// Registered memory, which [`Region::read`](crate::Region::read) and the like still access, is a
+/// copy as of the fork: peers write to the parent's. A child opens contexts of its own after
+/// `exec`, or if its parent had opened none.
 ///
 /// The child is recognized by a handler of `pthread_atfork`: `_Fork` and a bare system call do not
 /// run it.

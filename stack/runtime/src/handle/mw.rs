@@ -9,7 +9,7 @@ use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
 use crate::context::ContextInner;
 use crate::error::MemoryError;
 use crate::fork::{check_process, is_child};
-use crate::handle::mr::Mr;
+use crate::handle::mr::Region;
 use crate::handle::pd::Pd;
 
 /// Memory window (verbs: type 2): an STag that gives the peer of one queue pair access to a part of
@@ -60,7 +60,7 @@ impl Mw {
     /// Returns a request, for [`Post::bind`](crate::Post::bind), to bind the window to bytes
     /// `offset..offset + len` of a region that was registered with [`Access::WINDOW_BIND`]. It has
     /// a new STag, not predictable from earlier ones; [`Mw::rkey`] returns it from now on. Tagged
-    /// offsets start at the address of the first byte, or at 0 if `zero_based`.
+    /// offsets start at that of the first byte in the region, or at 0 if `zero_based`.
     ///
     /// The window must not be bound. The region must be of the same domain, and must grant local
     /// write access if `access` grants remote write access. Otherwise the request completes with
@@ -75,13 +75,13 @@ impl Mw {
     #[must_use]
     pub fn bind(
         &mut self,
-        region: &Mr,
+        region: &Region,
         offset: usize,
         len: usize,
         access: Access,
         zero_based: bool,
     ) -> Bind {
-        let addr = region.addr_of(offset, len);
+        let addr = region.iova_of(offset, len);
         if !is_child() {
             self.stag = self.keys.next(&self.pd.context().regions, self.tag);
             self.tag = self.stag;

@@ -5,6 +5,7 @@
 //! old and new bytes is a valid result; [`opaque`] explains why these copies may race.
 
 mod arena;
+mod mapped;
 pub(crate) mod opaque;
 pub(crate) mod page_faults;
 
@@ -17,6 +18,7 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 
 pub(crate) use arena::Arena;
 pub use arena::Buffer;
+pub(crate) use mapped::check_mapped;
 
 /// Range of raw bytes that stays mapped as guaranteed by the caller of [`Span::new`].
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +35,9 @@ unsafe impl Sync for Span {}
 
 impl Span {
     /// # Safety
-    /// While the span or a copy of it is used, `start..start + len` is mapped, readable and
-    /// writable, and no Rust reference to it is used for which a write from elsewhere would be
-    /// undefined.
+    /// While the span or a copy of it is used, `start..start + len` is mapped and readable, and no
+    /// Rust reference to it is used for which that would be undefined. If it is used to write, the
+    /// bytes are writable, too.
     pub(crate) const unsafe fn new(start: *mut u8, len: usize) -> Self {
         Self { start, len }
     }

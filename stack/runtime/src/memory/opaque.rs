@@ -1,7 +1,7 @@
 //! Accesses to registered memory that are opaque to the compiler, and why they are sound.
 //!
 //! Registered memory changes at any moment. The shard copies a peer's Writes into it while threads
-//! of the application copy from it ([`Mr::read`](crate::Mr::read)), without synchronization. RDMA
+//! of the application copy from it (`Region::read`), without synchronization. RDMA
 //! defines it so: any mixture of old and new bytes is a valid result, except that the last byte of
 //! a Write becomes visible after the bytes before it. As plain Rust accesses these would be data
 //! races, hence undefined behavior; as atomics of different sizes over the same bytes they would be

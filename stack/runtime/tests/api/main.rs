@@ -36,6 +36,8 @@ mod poll_panic;
 mod posting;
 mod posting_in_signals;
 mod qp_attrs;
+mod raw_memory;
+mod registration;
 mod request_sizes;
 mod settings;
 mod shard_overrun;

@@ -22,7 +22,7 @@ fn nothing_is_written_after_revoke_returns() {
     for round in 0..12_u64 {
         let (a, _b) = connect(&left, &right);
         let source = left.mr(LEN, Access::LOCAL_READ);
-        let mut sink = right.mr(LEN, Access::REMOTE_WRITE);
+        let sink = right.mr(LEN, Access::REMOTE_WRITE);
         let over = AtomicBool::new(false);
         let remote = sink.remote();
         let post = |number: u64| {
@@ -159,7 +159,7 @@ fn window_ends_by_revoke_invalidate_region_or_drop() {
     let mut window = right.pd.allocate_window().unwrap();
     for case in 0..4 {
         let (a, b) = connect(&left, &right);
-        let mut region = right.mr(4096, Access::ALL);
+        let region = right.mr(4096, Access::ALL);
         let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
         let bind = window.bind(&region, 100, 50, rights, true);
         b.post().bind(bind).wr_id(1).signaled().ring().unwrap();
