@@ -1,5 +1,6 @@
 //! Errors of calls outside the data path.
 
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -298,6 +299,12 @@ pub enum MemoryError {
         /// Length in bytes.
         len: usize,
     },
+    /// The memory is shared, and a right to write was asked for.
+    #[error(
+        "the memory is shared, so nobody may write it: ask for no right but LOCAL_READ, \
+         REMOTE_READ and WINDOW_BIND, or use `register_owned`"
+    )]
+    ReadOnly,
     /// The queue pair is of another protection domain or context.
     #[error("the queue pair is of another protection domain or context: use one of the same")]
     Foreign,
@@ -306,19 +313,26 @@ pub enum MemoryError {
     Ended(#[from] Ended),
 }
 
-/// Error of registering a buffer; returns the buffer.
-#[derive(Debug, thiserror::Error)]
+/// Error of registering a buffer, or memory that another value owns; returns that.
+#[derive(thiserror::Error)]
 #[error("{error}")]
 #[non_exhaustive]
-pub struct RegisterRefused {
+pub struct RegisterRefused<T = Buffer> {
     /// The error.
     pub error: MemoryError,
-    /// The buffer, unchanged.
-    pub buffer: Buffer,
+    /// The buffer or the owner, unchanged.
+    pub buffer: T,
 }
 
-impl From<RegisterRefused> for MemoryError {
-    fn from(refused: RegisterRefused) -> Self {
+impl<T> From<RegisterRefused<T>> for MemoryError {
+    fn from(refused: RegisterRefused<T>) -> Self {
         refused.error
+    }
+}
+
+/// Without the bytes, of which there may be many.
+impl<T> fmt::Debug for RegisterRefused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisterRefused").field("error", &self.error).finish_non_exhaustive()
     }
 }

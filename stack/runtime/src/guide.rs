@@ -12,9 +12,14 @@
 //! may write there at any moment: [`Region::read`] and [`Mr::write`] copy. Its rights ([`Access`])
 //! limit the peers. The local stack may always read.
 //!
-//! You register memory of your own with [`Pd::register_raw`]. A memory window ([`Mw`]) lends a part
-//! of a region for a while. Addresses in requests are those in memory, unless you choose others:
-//! [`MrOptions::iova`], or offsets by [`MrOptions::zero_based`].
+//! Memory of your own needs no copy to a buffer. [`Pd::register_owned`] takes any value that owns
+//! bytes, such as a `Vec<u8>` or a mapping, and [`OwnedMr::deregister`] gives it back.
+//! [`Pd::register_shared`] takes bytes that nobody writes, such as an `Arc<[u8]>`: peers read them
+//! while you do. [`Pd::register_raw`] takes an address.
+//!
+//! A memory window ([`Mw`]) lends a part of a region for a while. Addresses in requests are those
+//! in memory, unless you choose others: [`MrOptions::iova`], or offsets by
+//! [`MrOptions::zero_based`].
 //!
 //! ```
 //! # use std::time::Duration;
@@ -35,6 +40,11 @@
 //! # let _ = advertised;
 //! let buffer = region.deregister().ok_or("the memory is the caller's")?;
 //! assert_eq!(&buffer[..11], b"hello world");
+//!
+//! let owned = pd.register_owned(vec![0; 4096], Access::REMOTE_WRITE)?;
+//! let shared = pd.register_shared(&b"for everybody"[..], Access::REMOTE_READ)?;
+//! let bytes: Vec<u8> = owned.deregister();
+//! assert_eq!((bytes.len(), shared.owner().len()), (4096, 13));
 //! # Ok(())
 //! # }
 //! ```

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | Context | [`Context`], [`Config`], [`DriveMode`], [`Limits`], [`ShardHandle`] |
 //! | Network | [`InterfaceAddress`], [`Route`], [`TcpSettings`]; module [`device`] |
-//! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`Mw`], [`MrOptions`], [`Access`], [`RemoteMr`] |
+//! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`OwnedMr`], [`SharedMr`], [`Mw`], [`Access`] |
 //! | Queues | [`Cq`], [`Qp`], [`Srq`], [`CqOptions`], [`QpOptions`], [`SrqOptions`] |
 //! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
 //! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |
@@ -197,8 +197,9 @@
 //!   outstanding requests. If the peer violates the protocol, the stack ends the connection with a
 //!   Terminate.
 //! - *Exposed memory.* Every region and window belongs to a protection domain, or to one queue pair
-//!   of it. You can register only memory of this process: a [`Buffer`], or memory that you
-//!   guarantee ([`Pd::register_raw`]).
+//!   of it. You can register only memory of this process: a [`Buffer`], memory that a value of
+//!   yours owns ([`Pd::register_owned`], [`Pd::register_shared`]), or memory that you guarantee
+//!   ([`Pd::register_raw`]).
 //! - *Authentication.* The stack does not authenticate the peer. Do so by other means before you
 //!   grant it access rights.
 
@@ -250,7 +251,7 @@ pub use self::{
         cq::{Cq, CqOptions},
         event_channel::EventChannel,
         listener::{ConnRequest, Listener},
-        mr::{Mr, MrOptions, Region, RemoteAddr, RemoteMr},
+        mr::{Mr, MrOptions, OwnedMr, Region, RemoteAddr, RemoteMr, SharedMr},
         mw::Mw,
         pd::Pd,
         qp::{Post, PostRefused, Qp, QpOptions, SendRequest},

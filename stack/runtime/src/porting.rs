@@ -49,7 +49,9 @@
 //! | `ibv_alloc_pd` | `context.alloc_pd()` |
 //! | `ibv_dealloc_pd` | `drop(pd)` |
 //! | `ibv_reg_mr` | `pd.register(buffer, Access::REMOTE_WRITE)?` |
-//! | the same, for your own memory | `pd.register_raw(start, len, Access::LOCAL_WRITE)` |
+//! | the same, for memory that a value owns | `pd.register_owned(vec, Access::LOCAL_WRITE)?` |
+//! | the same, for memory that nobody writes | `pd.register_shared(arc, Access::REMOTE_READ)?` |
+//! | the same, for an address | `pd.register_raw(start, len, Access::LOCAL_WRITE)` |
 //! | `ibv_reg_mr_iova` | `MrOptions::new(Access::REMOTE_READ).iova(1 << 32)` |
 //! | `IBV_ACCESS_ZERO_BASED` | `MrOptions::new(Access::REMOTE_READ).zero_based()` |
 //! | `EFAULT` | `MemoryError::NotMapped { .. }` |
@@ -83,6 +85,14 @@
 //! drop(pd);
 //! context.close();
 //! # let _ = (for_the_peer, bind, buffer, at_0);
+//! # Ok(())
+//! # }
+//! # fn owned(pd: &Pd, vec: Vec<u8>, arc: std::sync::Arc<[u8]>) -> Result<(), MemoryError> {
+//! let (owned, shared) = (
+//!     pd.register_owned(vec, Access::LOCAL_WRITE)?,
+//!     pd.register_shared(arc, Access::REMOTE_READ)?,
+//! );
+//! # let _ = (owned, shared);
 //! # Ok(())
 //! # }
 //! # fn own(pd: &Pd, start: *mut u8, len: usize) -> Result<Mr, MemoryError> {

@@ -1,6 +1,7 @@
 //! Memory regions.
 
 mod mr_options;
+mod owned;
 mod region;
 mod remote;
 
@@ -12,6 +13,7 @@ use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{AccessScope, Stag};
 
 pub use self::mr_options::MrOptions;
+pub use self::owned::{OwnedMr, SharedMr};
 pub use self::region::Region;
 pub use self::remote::{RemoteAddr, RemoteMr};
 use crate::error::{MemoryError, RegisterRefused};

@@ -7,6 +7,7 @@
 mod arena;
 mod mapped;
 pub(crate) mod opaque;
+mod owner;
 pub(crate) mod page_faults;
 
 use std::ptr;
@@ -19,6 +20,7 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 pub(crate) use arena::Arena;
 pub use arena::Buffer;
 pub(crate) use mapped::check_mapped;
+pub(crate) use owner::{Exclusive, Shared};
 
 /// Range of raw bytes that stays mapped as guaranteed by the caller of [`Span::new`].
 #[derive(Clone, Copy, Debug)]

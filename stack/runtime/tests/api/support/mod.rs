@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{
     Access, Config, ConnEvent, ConnInfo, ConnParam, Context, Cq, DriveMode, Mr, OpenError, Pd,
-    PostError, Qp, QpOptions, RemoteAddr, SendRequest, Sge, Wc, WcStatus,
+    PostError, Qp, QpOptions, Region, RemoteAddr, SendRequest, Sge, Wc, WcStatus,
 };
 pub(crate) use reserve::{is_isolated, isolate, reserve_pair};
 
@@ -192,7 +192,7 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8)).to_le_bytes()[0] ^ seed).collect()
 }
 
-pub(crate) fn contents(mr: &Mr) -> Vec<u8> {
+pub(crate) fn contents(mr: &Region) -> Vec<u8> {
     let mut bytes = vec![0; mr.len()];
     mr.read(0, &mut bytes);
     bytes
