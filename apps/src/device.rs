@@ -139,7 +139,7 @@ impl DeviceArgs {
         let mut config = Config::new(device, first.ip, first.prefix_len);
         config.addresses = addresses;
         config.routes = self.network.routes()?;
-        config.vlan = self.network.vlan;
+        self.network.apply_to(&mut config);
         config.mtu = self.mtu;
         config.checksum = self.checksum.map(Checksum::mode);
         config.tso = !self.no_tso;

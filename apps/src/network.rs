@@ -6,7 +6,8 @@ use std::str::FromStr;
 
 use anyhow::{anyhow, ensure};
 use clap::Args;
-use ferrowarp::{InterfaceAddress, Route};
+use ferrowarp::cm::dscp_of_tos;
+use ferrowarp::{Config, InterfaceAddress, Route};
 
 /// Addresses of client and server of a pair in one process (benchmark ranges).
 const LOOP_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
@@ -35,6 +36,17 @@ pub struct NetworkArgs {
     /// VLAN ID of all frames (802.1Q).
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
+    /// DSCP of all segments, 0 to 63, by which routers and switches give a class of service
+    /// [default: 0].
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=63))]
+    pub dscp: Option<u8>,
+    /// The same as the whole type-of-service byte, as perftest has it: four times the DSCP.
+    #[arg(long, value_name = "BYTE", value_parser = parse_tos, conflicts_with = "dscp")]
+    pub tos: Option<u8>,
+    /// Time to live of all segments, over IPv6 hop limit: routers on the path at most, and one
+    /// [default: 64].
+    #[arg(long, value_name = "HOPS", value_parser = clap::value_parser!(u8).range(1..))]
+    pub ttl: Option<u8>,
     /// Uses IPv6 in loop mode.
     #[arg(short = '6', long, conflicts_with = "addresses")]
     pub ipv6: bool,
@@ -81,6 +93,14 @@ fn parse_router(text: &str) -> Result<IpAddr, String> {
     check_host(ip).map(|()| ip)
 }
 
+/// Parses a type-of-service byte, and returns its DSCP.
+fn parse_tos(text: &str) -> Result<u8, String> {
+    let digits = text.strip_prefix("0x");
+    let parsed = digits.map_or_else(|| text.parse(), |digits| u8::from_str_radix(digits, 16));
+    let tos = parsed.map_err(|_| "give a multiple of 4, 0 to 252, such as 0xb8".to_owned())?;
+    dscp_of_tos(tos).map_err(|error| error.to_string())
+}
+
 /// Parses an address; `None` if it is none.
 fn parse_ip(text: &str) -> Result<Option<IpAddr>, String> {
     if let Some((address, zone)) = text.split_once('%')
@@ -121,6 +141,13 @@ impl NetworkArgs {
         ensure!(!self.addresses.is_empty(), "give the local address: --address 198.18.0.1/24");
         let address = |cidr: &Cidr| InterfaceAddress { ip: cidr.address, prefix_len: cidr.len };
         Ok(self.addresses.iter().map(address).collect())
+    }
+
+    /// Sets VLAN, DSCP and time to live of a configuration.
+    pub fn apply_to(&self, config: &mut Config) {
+        config.vlan = self.vlan;
+        config.dscp = self.dscp.or(self.tos).unwrap_or(config.dscp);
+        config.ttl = self.ttl.unwrap_or(config.ttl);
     }
 
     /// Returns an address of a pair: 0 is the client, 1 the server.
@@ -314,6 +341,33 @@ mod tests {
             assert!(parse(wrong).unwrap().routes().is_err(), "{wrong}");
         }
         for wrong in ["--route 203.0.113.0/24", "--vlan 0", "--vlan 4095", "--gateway x"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn dscp_and_ttl_reach_the_configuration() {
+        let config = |line: &str| {
+            let local = "198.18.0.1".parse().unwrap();
+            let mut config = Config::new(ferrowarp::device::DeviceSpec::Ring, local, 24);
+            parse(line).unwrap().apply_to(&mut config);
+            (config.dscp, config.ttl, config.vlan)
+        };
+        assert_eq!(config(""), (0, 64, None));
+        assert_eq!(config("--dscp 46 --ttl 1 --vlan 7"), (46, 1, Some(7)));
+        for tos in ["184", "0xb8"] {
+            assert_eq!(config(&format!("--tos {tos} --ttl 255")), (46, 255, None));
+        }
+        for wrong in [
+            "--dscp 64",
+            "--ttl 0",
+            "--ttl 256",
+            "--tos 185",
+            "--tos 256",
+            "--tos 0x",
+            "--tos x",
+            "--tos 0 --dscp 0",
+        ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use ferrowarp::{CongestionControl, EcnMode, TcpSettings};
+use ferrowarp::{CongestionControl, EcnMode, Keepalive, TcpSettings};
 
 use crate::option_values::{bytes, seconds};
 
@@ -12,9 +12,12 @@ use crate::option_values::{bytes, seconds};
 const WINDOW_MAX: u64 = 1 << 30;
 
 /// Keepalive of a server: a killed client sends nothing, and an idle connection would stay.
-const SERVER_KEEPALIVE: Duration = Duration::from_secs(10);
-const SERVER_PROBE_INTERVAL: Duration = Duration::from_secs(2);
-const SERVER_PROBES: u8 = 3;
+const SERVER_KEEPALIVE: Keepalive =
+    Keepalive::new(Duration::from_secs(10), Duration::from_secs(2), 3);
+/// Longest interval of probes if none is given.
+const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(75);
+/// Number of probes if none is given.
+const PROBES: u8 = 9;
 
 /// Settings of the local TCP.
 #[derive(Clone, Debug, Default, Args)]
@@ -35,24 +38,21 @@ pub struct TcpArgs {
     /// Limit of receive window auto-tuning in bytes [default: 6M, or --recv-window if larger].
     #[arg(long, value_name = "BYTES", value_parser = window, help_heading = "TCP")]
     pub recv_window_max: Option<u32>,
-    /// Idle seconds before the first keepalive probe, or off. Probes follow at the same interval,
-    /// at most 75 seconds; nine without an answer abort the connection [default: off; at a server
-    /// 10 seconds, then three probes, 2 seconds apart].
-    #[arg(long, value_name = "SECONDS", value_parser = keepalive, help_heading = "TCP")]
+    /// Ends the connection to a peer that was killed or lost power: 10,2,3 are 10 idle seconds,
+    /// then probes 2 seconds apart, of which 3 without an answer end it; or off. With the idle
+    /// seconds alone 9 probes follow at that interval, at most 75 seconds [default: off; 10,2,3 at
+    /// a server].
+    #[arg(
+        long,
+        value_name = "IDLE[,INTERVAL,PROBES]",
+        value_parser = keepalive,
+        help_heading = "TCP"
+    )]
     pub keepalive: Option<Keepalive>,
     /// Seconds without acknowledgment of outstanding data before the connection is aborted
     /// (RFC 5482) [default: 120].
     #[arg(long, value_name = "SECONDS", value_parser = seconds, help_heading = "TCP")]
     pub user_timeout: Option<Duration>,
-}
-
-/// Keepalive of `--keepalive`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keepalive {
-    /// None.
-    Off,
-    /// Idle time before the first probe.
-    After(Duration),
 }
 
 /// Congestion control by name.
@@ -79,10 +79,21 @@ pub enum Ecn {
 }
 
 fn keepalive(text: &str) -> Result<Keepalive, String> {
-    if text == "off" {
-        return Ok(Keepalive::Off);
+    let form = |error| format!("{error}, as in 10,2,3 (idle, interval, probes), or off");
+    match text.split(',').collect::<Vec<_>>()[..] {
+        ["off"] => Ok(Keepalive::OFF),
+        [idle] => {
+            let idle = seconds(idle).map_err(form)?;
+            Ok(Keepalive::new(idle, idle.min(PROBE_INTERVAL_MAX), PROBES))
+        }
+        [idle, interval, probes] => {
+            let (idle, interval) = (seconds(idle).map_err(form)?, seconds(interval).map_err(form)?);
+            let probes = probes.parse().ok().filter(|&probes| probes > 0);
+            let probes = probes.ok_or_else(|| form("give 1 to 255 probes".to_owned()))?;
+            Ok(Keepalive::new(idle, interval, probes))
+        }
+        _ => Err(form("give one value or three".to_owned())),
     }
-    seconds(text).map(Keepalive::After).map_err(|error| format!("{error}, or off"))
 }
 
 fn window(text: &str) -> Result<u32, String> {
@@ -109,10 +120,6 @@ impl TcpArgs {
     #[must_use]
     pub fn settings(&self) -> TcpSettings {
         let mut settings = TcpSettings::new();
-        let keepalive = match self.keepalive {
-            Some(Keepalive::After(idle)) => Some(idle),
-            Some(Keepalive::Off) | None => None,
-        };
         let congestion = self.congestion.unwrap_or(Congestion::Cubic);
         let usual = if congestion == Congestion::Dctcp { Ecn::Request } else { Ecn::Accept };
         let limit = self.recv_window_max.unwrap_or(settings.recv_window_max);
@@ -130,10 +137,7 @@ impl TcpArgs {
         settings.pacing = !self.no_pacing;
         settings.recv_window = recv_window;
         settings.recv_window_max = limit.max(recv_window);
-        settings.keepalive = keepalive;
-        if let Some(idle) = keepalive {
-            settings.keepalive_interval = settings.keepalive_interval.min(idle);
-        }
+        settings.keepalive = self.keepalive;
         settings.user_timeout = self.user_timeout.unwrap_or(settings.user_timeout);
         settings
     }
@@ -144,11 +148,7 @@ impl TcpArgs {
     pub fn server_settings(&self, timeout: Duration) -> TcpSettings {
         let mut settings = self.settings();
         settings.stall_timeout = Some(timeout);
-        if self.keepalive.is_none() {
-            settings.keepalive = Some(SERVER_KEEPALIVE);
-            settings.keepalive_interval = SERVER_PROBE_INTERVAL;
-            settings.keepalive_probes = SERVER_PROBES;
-        }
+        settings.keepalive = self.keepalive.or(Some(SERVER_KEEPALIVE));
         settings
     }
 }
@@ -181,16 +181,18 @@ mod tests {
             let words = ["x"].into_iter().chain(line.split_whitespace());
             Line::try_parse_from(words).unwrap().tcp.server_settings(Duration::from_secs(4))
         };
-        let keepalive = |settings: TcpSettings| {
-            (settings.keepalive, settings.keepalive_interval, settings.keepalive_probes)
+        let keepalive = |line: &str| of_server(line).keepalive.unwrap();
+        let of = |idle, interval, probes| {
+            Keepalive::new(Duration::from_secs(idle), Duration::from_secs(interval), probes)
         };
-        let seconds = Duration::from_secs;
-        assert_eq!(of_server("").stall_timeout, Some(seconds(4)));
-        assert_eq!(keepalive(of_server("")), (Some(seconds(10)), seconds(2), 3));
-        let given = (Some(seconds(20)), seconds(20), 9);
-        assert_eq!(keepalive(of_server("--keepalive 20")), given);
-        assert_eq!(of_server("--keepalive off").keepalive, None);
-        assert_eq!(settings("--keepalive off").unwrap(), TcpSettings::new());
+        assert_eq!(of_server("").stall_timeout, Some(Duration::from_secs(4)));
+        assert_eq!(keepalive(""), of(10, 2, 3));
+        assert_eq!(keepalive("").notices_after(), Duration::from_secs(16));
+        assert_eq!(keepalive("--keepalive 20"), of(20, 20, 9));
+        assert_eq!(keepalive("--keepalive 100"), of(100, 75, 9));
+        assert_eq!(keepalive("--keepalive 5,1,255"), of(5, 1, 255));
+        assert_eq!(keepalive("--keepalive off"), Keepalive::OFF);
+        assert_eq!(settings("").unwrap().keepalive, None);
     }
 
     #[test]
@@ -203,8 +205,7 @@ mod tests {
             .pacing(false)
             .recv_window(8 << 20)
             .recv_window_max(8 << 20)
-            .keepalive(Duration::from_millis(2500))
-            .keepalive_interval(Duration::from_millis(2500))
+            .keepalive(Keepalive::new(Duration::from_millis(2500), Duration::from_millis(2500), 9))
             .user_timeout(Duration::from_secs(5));
         assert_eq!(settings(line).unwrap(), expected);
         let dctcp = settings("--congestion dctcp --recv-window-max 1M").unwrap();
@@ -223,6 +224,11 @@ mod tests {
         assert!(error.to_string().contains("above --recv-window-max"), "{error}");
         for wrong in [
             "--keepalive on",
+            "--keepalive 10,2",
+            "--keepalive 10,2,0",
+            "--keepalive 10,2,256",
+            "--keepalive 10,0,3",
+            "--keepalive 10,2,3,4",
             "--congestion reno",
             "--ecn on",
             "--recv-window 0",

@@ -9,6 +9,7 @@ use crate::net::neighbor::NeighborConfig;
 use crate::net::routing::{InterfaceAddress, Route};
 use crate::tcp;
 use crate::time::{MILLISECOND, SECOND};
+use crate::wire::ip::IpFields;
 
 /// Least limit on partial FPDUs that makes sense, in bytes: a buffer for the FPDUs of jumbo frames,
 /// and the short one that it grows from.
@@ -24,6 +25,8 @@ pub struct EngineConfig {
     pub routes: Vec<Route>,
     /// VLAN ID of all frames, 1 to 4094; `None`: untagged.
     pub vlan: Option<u16>,
+    /// DSCP and time to live of TCP segments, unless their connection has its own.
+    pub ip: IpFields,
     /// Timing of the neighbor cache.
     pub neighbors: NeighborConfig,
     /// Limits of IP reassembly.
@@ -113,6 +116,7 @@ impl EngineConfig {
             addresses: vec![InterfaceAddress { ip: address, prefix_len }],
             routes: Vec::new(),
             vlan: None,
+            ip: IpFields::DEFAULT,
             neighbors: NeighborConfig::default(),
             fragments: ReassemblyConfig::default(),
             seed,
@@ -146,6 +150,7 @@ impl EngineConfig {
             addresses: &self.addresses,
             routes: &self.routes,
             vlan: self.vlan,
+            ip: self.ip,
             neighbors: self.neighbors,
             fragments: self.fragments,
             seed: self.seed,

@@ -1,6 +1,7 @@
 //! Time: nanoseconds since the engine started, passed in by the caller.
 
 use core::ops::{Add, Sub};
+use core::time::Duration;
 
 /// Point in time, in nanoseconds since an origin that the caller chose. Never goes backwards.
 ///
@@ -54,6 +55,12 @@ impl Sub<u64> for Instant {
     fn sub(self, ns: u64) -> Self {
         Self(self.0.saturating_sub(ns))
     }
+}
+
+/// Returns a duration in nanoseconds; at most 2^64, which are 584 years.
+#[must_use]
+pub fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Nanoseconds in a microsecond.

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use ferrowarp::{
-    Access, AsyncEvent, Config, ConnEvent, ConnParam, Context, DriveMode, Notify, Qp, QpOptions,
-    QpState, TcpSettings, Wc, WcOpcode, WcStatus,
+    Access, AsyncEvent, Config, ConnEvent, ConnParam, Context, DriveMode, Keepalive, Notify, Qp,
+    QpOptions, QpState, TcpSettings, Wc, WcOpcode, WcStatus,
 };
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -28,8 +28,9 @@ fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [role, device, address, rest @ ..] = &args[..] else { bail!(USAGE) };
     let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
-    // Otherwise nobody notices when the host of an idle client loses power.
-    let tcp = TcpSettings::new().keepalive(Duration::from_secs(60));
+    // Otherwise nobody notices when an idle client is killed or its host loses power.
+    let keepalive = Keepalive::new(Duration::from_secs(10), Duration::from_secs(2), 3);
+    let tcp = TcpSettings::new().keepalive(keepalive);
     let context = Context::open(config.tcp(tcp))?;
     match (role.as_str(), rest) {
         ("server", []) => server(&context),

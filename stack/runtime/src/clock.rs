@@ -11,9 +11,8 @@ mod tsc;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use ferrowarp_proto::time::Instant;
+use ferrowarp_proto::time::{Instant, nanos};
 
 use tsc::{Clocks, Sample, TscClock};
 
@@ -150,11 +149,6 @@ impl Clock {
     }
 }
 
-/// Returns a duration in nanoseconds; at most 2^64, which are 584 years.
-pub(crate) fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Decides between the TSC and `CLOCK_MONOTONIC`, by the kernel's clocksource.
 fn may_use_tsc(clocksource: Option<String>, is_invariant: bool) -> Result<(), Reason> {
     let clocksource = clocksource.ok_or(Reason::ClocksourceUnknown)?;
@@ -209,6 +203,8 @@ fn has_invariant_tsc() -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

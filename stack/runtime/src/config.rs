@@ -12,7 +12,9 @@ use ferrowarp_proto::engine::PARTIAL_BYTES_MIN;
 use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, RoutingTable};
 use ferrowarp_proto::setters;
 use ferrowarp_proto::steering::mesh::SHARD_COUNT_MAX;
+use ferrowarp_proto::verbs::cm::TIME_MIN;
 use ferrowarp_proto::wire::ethernet::VLAN_MAX;
+use ferrowarp_proto::wire::ip::{DSCP_MAX, IpFields};
 
 use crate::cores;
 use crate::device::{DeviceSpec, Hugepages, OpenConfig, PoolNeeds};
@@ -32,8 +34,6 @@ const QPS_MAX: usize = 1 << 20;
 const CONNECTIONS_MAX: usize = 1 << 20;
 /// Largest receive window (RFC 7323 section 2.3).
 const WINDOW_MAX: usize = 1 << 30;
-/// Shortest interval and timeout of connections: a poll may take as long.
-const TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Thread that polls a shard.
 ///
@@ -110,6 +110,19 @@ pub struct Config {
     pub ring_slots: u32,
     /// Settings of TCP.
     pub tcp: TcpSettings,
+    /// DSCP (RFC 2474) of all TCP segments, 0 to 63: 0, best effort. [`ConnParam::dscp`] sets it
+    /// for one connection. The ECN bits next to it are the stack's ([`TcpSettings::ecn`]).
+    ///
+    /// [`ConnParam::dscp`]: crate::ConnParam::dscp
+    #[doc(alias = "IP_TOS")]
+    pub dscp: u8,
+    /// Time to live of all TCP segments, over IPv6 their hop limit: 64, at least 1.
+    /// [`ConnParam::ttl`] sets it for one connection.
+    ///
+    /// [`ConnParam::ttl`]: crate::ConnParam::ttl
+    #[doc(alias = "IP_TTL")]
+    #[doc(alias = "hop limit")]
+    pub ttl: u8,
     /// Demands for which the device's pools are sized.
     pub pools: PoolNeeds,
     /// Number of shards: queues of the port, each with connections of its own, and polled by one
@@ -184,6 +197,8 @@ impl Config {
             hugepages,
             ring_slots,
             tcp: TcpSettings::new(),
+            dscp: IpFields::DEFAULT.dscp,
+            ttl: IpFields::DEFAULT.ttl,
             pools,
             shards,
             drive: DriveMode::Inline,
@@ -230,6 +245,8 @@ impl Config {
         hugepages: Hugepages,
         ring_slots: u32,
         tcp: TcpSettings,
+        dscp: u8,
+        ttl: u8,
         pools: PoolNeeds,
         shards: usize,
         drive: DriveMode,
@@ -304,6 +321,7 @@ impl Config {
     }
 
     fn validate_numbers(&self) -> Result<(), OpenError> {
+        let TcpSettings { keepalive, user_timeout, stall_timeout, .. } = self.tcp;
         for (setting, value, min, max) in [
             ("regions_max", self.regions_max, 0, REGIONS_MAX),
             ("qps_max", self.qps_max, 1, QPS_MAX),
@@ -312,17 +330,17 @@ impl Config {
             ("limits.awaiting_request_max", self.limits.awaiting_request_max, 1, usize::MAX),
             ("tcp.recv_window", self.tcp.recv_window as usize, 0, WINDOW_MAX),
             ("tcp.recv_window_max", self.tcp.recv_window_max as usize, 0, WINDOW_MAX),
-            ("tcp.keepalive_probes", self.tcp.keepalive_probes.into(), 1, u8::MAX.into()),
+            ("tcp.keepalive.probes", keepalive.map_or(1, |each| each.probes.into()), 1, 255),
+            ("dscp", self.dscp.into(), 0, DSCP_MAX.into()),
+            ("ttl", self.ttl.into(), 1, 255),
         ] {
             if !(min..=max).contains(&value) {
                 return Err(OpenError::OutOfRange { setting, value, min, max });
             }
         }
-        let TcpSettings { keepalive, keepalive_interval, user_timeout, stall_timeout, .. } =
-            self.tcp;
         for (setting, time) in [
-            ("tcp.keepalive", keepalive),
-            ("tcp.keepalive_interval", Some(keepalive_interval)),
+            ("tcp.keepalive.idle", keepalive.map(|each| each.idle)),
+            ("tcp.keepalive.interval", keepalive.map(|each| each.interval)),
             ("tcp.user_timeout", Some(user_timeout)),
             ("tcp.stall_timeout", stall_timeout),
         ] {

@@ -228,7 +228,7 @@ pub mod cm {
     pub use ferrowarp_proto::bounded_vec::BoundedVec;
     pub use ferrowarp_proto::verbs::cm::{
         Abort, PRIVATE_DATA_LEN_MAX, PrivateData, ReadDepths, Rtr, RtrKinds, Start, Terminate,
-        Version,
+        Version, dscp_of_tos,
     };
 }
 
@@ -261,7 +261,7 @@ pub use self::{
     limits::Limits,
     memory::Buffer,
     shard::SrqLimit,
-    tcp::{CongestionControl, EcnMode, TcpSettings},
+    tcp::{CongestionControl, EcnMode, Keepalive, TcpSettings},
     threads::Spinner,
 };
 pub use ferrowarp_proto::{

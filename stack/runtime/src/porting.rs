@@ -293,6 +293,7 @@
 //! | `rdma_reject` | `request.reject(b"busy")?` |
 //! | `rdma_connect` | `qp.connect(remote, param)?` |
 //! | `rdma_conn_param` | `ConnParam::new().ird(4).ord(4).private_data("hello")?` |
+//! | `rdma_set_option` with `RDMA_OPTION_ID_TOS` | `ConnParam::new().tos(0xb8)?` |
 //! | `rdma_get_src_port` | `listener.port()` |
 //! | `rdma_get_local_addr`, `rdma_get_peer_addr` | `qp.local()`, `qp.peer()` |
 //! | `rdma_disconnect` | `qp.close()?` executes the posted requests first |
@@ -310,10 +311,12 @@
 //! if let Some(request) = listener.accept_timeout(timeout) {
 //!     request.accept(&qp, param)?;
 //! }
+//! let expedited = ConnParam::new().tos(0xb8)?;
 //! if let Some(request) = listener.poll() {
 //!     request.reject(b"busy")?;
 //! }
 //! qp.close()?;
+//! # let _ = expedited;
 //! # Ok(())
 //! # }
 //! # fn active(qp: Qp, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {

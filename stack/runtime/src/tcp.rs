@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::setters;
+use ferrowarp_proto::time::nanos;
 
-use crate::clock::nanos;
-pub use ferrowarp_proto::tcp::{Algorithm as CongestionControl, EcnMode, Stats as TcpStats};
+pub use ferrowarp_proto::tcp::{
+    Algorithm as CongestionControl, EcnMode, Keepalive, Stats as TcpStats,
+};
 
 /// TCP settings of a context. The defaults suit any path; the peer's may differ. Sizes in bytes.
 /// Start from [`TcpSettings::new`] and set what differs.
@@ -31,15 +33,17 @@ pub struct TcpSettings {
     ///
     /// [`Limits::ooo_bytes_max`]: crate::Limits::ooo_bytes_max
     pub window_growth_max: u64,
-    /// Idle time before the first keepalive probe, at least 1 ms; `None`, the default: no
-    /// keepalives (RFC 9293 section 3.8.4, which requires at least two hours if on by default).
-    pub keepalive: Option<Duration>,
-    /// Interval of keepalive probes: 75 s, at least 1 ms.
-    pub keepalive_interval: Duration,
-    /// Unanswered keepalive probes after which the connection fails: 9, at least 1.
-    pub keepalive_probes: u8,
+    /// Keepalive; `None`, the default: none (RFC 9293 section 3.8.4, which requires at least two
+    /// hours if on by default). Servers need it: with nothing outstanding TCP alone never notices
+    /// that a peer is gone. [`ConnParam::keepalive`] sets it for one connection.
+    ///
+    /// [`ConnParam::keepalive`]: crate::ConnParam::keepalive
+    pub keepalive: Option<Keepalive>,
     /// User timeout: time without an acknowledgment of outstanding data before a connection fails,
     /// 120 s, at least 1 ms (RFC 9293 section 3.8.3 requires at least 100 s).
+    /// [`ConnParam::user_timeout`] sets it for one connection.
+    ///
+    /// [`ConnParam::user_timeout`]: crate::ConnParam::user_timeout
     pub user_timeout: Duration,
     /// Time for which a peer may take nothing while data waits for it, before the connection fails:
     /// its window is closed, or it acknowledges less than a segment, although it answers probes; at
@@ -61,8 +65,6 @@ impl TcpSettings {
             recv_window_max: 6 << 20,
             window_growth_max: 1 << 30,
             keepalive: None,
-            keepalive_interval: Duration::from_secs(75),
-            keepalive_probes: 9,
             user_timeout: Duration::from_secs(120),
             stall_timeout: None,
         }
@@ -75,9 +77,7 @@ impl TcpSettings {
         recv_window: u32,
         recv_window_max: u32,
         window_growth_max: u64,
-        keepalive: Option<Duration>,
-        keepalive_interval: Duration,
-        keepalive_probes: u8,
+        keepalive: Option<Keepalive>,
         user_timeout: Duration,
         stall_timeout: Option<Duration>,
     }
@@ -90,9 +90,9 @@ impl TcpSettings {
         tcp.pacing = self.pacing;
         tcp.recv_window = self.recv_window;
         tcp.recv_window_max = self.recv_window_max;
-        tcp.keepalive_ns = self.keepalive.map(nanos);
-        tcp.keepalive_interval_ns = nanos(self.keepalive_interval);
-        tcp.keepalive_count = self.keepalive_probes;
+        if let Some(keepalive) = self.keepalive {
+            tcp.set_keepalive(keepalive);
+        }
         tcp.user_timeout_ns = nanos(self.user_timeout);
         tcp.stall_timeout_ns = self.stall_timeout.map(nanos);
     }
@@ -127,9 +127,7 @@ mod tests {
             .recv_window(1)
             .recv_window_max(2)
             .window_growth_max(3)
-            .keepalive(Duration::from_nanos(5))
-            .keepalive_interval(Duration::from_nanos(6))
-            .keepalive_probes(8)
+            .keepalive(Keepalive::new(Duration::from_nanos(5), Duration::from_nanos(6), 8))
             .user_timeout(Duration::MAX)
             .stall_timeout(Duration::from_nanos(7));
         let mut config = EngineConfig::new(Ipv4Addr::new(198, 18, 0, 1).into(), 24, 0);

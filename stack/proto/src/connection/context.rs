@@ -14,10 +14,13 @@ use crate::mpa::fpdu_pool::FpduPool;
 use crate::net::interface::Interface;
 use crate::steering::mesh::MeshPort;
 use crate::steering::owners::ReserveError;
-use crate::tcp::{self, OooPool};
+use crate::tcp::{self, OooPool, Tcb};
+use crate::time;
+use crate::verbs::cm::ConnParam;
 use crate::verbs::qp_table::QueuePairs;
 use crate::verbs::resources::Verbs;
 use crate::verbs::wc::Completions;
+use crate::wire::ip::IpFields;
 use crate::wire::tcp::{Fields, FourTuple};
 
 /// The types that an application chooses for an engine.
@@ -42,6 +45,9 @@ pub(crate) struct Context<E: Env> {
     pub(crate) config: EngineConfig,
     /// TCP settings for IPv4 and for IPv6.
     pub(crate) tcp_configs: [Arc<tcp::Config>; 2],
+    /// The same with the keepalive and the user timeout of the last connection that had its own:
+    /// many connections share them.
+    pub(crate) own_tcp_configs: [Arc<tcp::Config>; 2],
     pub(crate) capabilities: Capabilities,
     pub(crate) device: E::Device,
     pub(crate) net: Interface,
@@ -60,6 +66,30 @@ impl<E: Env> Context<E> {
     /// Returns the TCP settings of a connection: the MSS depends on the address family.
     pub(crate) fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
         &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
+    }
+
+    /// Gives a connection the settings of TCP and IP that its parameters name.
+    pub(crate) fn apply_settings(&mut self, tcb: &mut Tcb<Rx<E>, Retained<E>>, param: &ConnParam) {
+        let ConnParam { keepalive, user_timeout, dscp, ttl, .. } = *param;
+        let default = self.net.ip_fields();
+        let (dscp, ttl) = (dscp.unwrap_or(default.dscp), ttl.unwrap_or(default.ttl));
+        tcb.set_ip_fields(IpFields { dscp, ttl });
+        if keepalive.is_none() && user_timeout.is_none() {
+            return;
+        }
+        let family = usize::from(tcb.tuple().remote.is_ipv6());
+        let mut cfg = tcp::Config::clone(&self.tcp_configs[family]);
+        if let Some(keepalive) = keepalive {
+            cfg.set_keepalive(keepalive);
+        }
+        if let Some(timeout) = user_timeout {
+            cfg.user_timeout_ns = time::nanos(timeout);
+        }
+        let latest = &mut self.own_tcp_configs[family];
+        if !latest.ends_alike(&cfg) {
+            *latest = Arc::new(cfg);
+        }
+        tcb.set_config(Arc::clone(latest));
     }
 
     /// Returns a count that grows by one with each segment with stream bytes, and with few other

@@ -187,6 +187,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             rx_burst_done: false,
             fired: Vec::new(),
             cx: Context {
+                own_tcp_configs: tcp_configs.clone(),
                 tcp_configs,
                 capabilities,
                 device,

@@ -29,7 +29,7 @@ use crate::time::Instant;
 use crate::wire::ethernet::{
     self, BROADCAST, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, EthernetLink,
 };
-use crate::wire::ip::{PROTOCOL_ICMPV6, Packet};
+use crate::wire::ip::{IpFields, PROTOCOL_ICMPV6, Packet};
 use crate::wire::tcp::{FourTuple, HeaderTemplate, Segment};
 
 /// Settings of an interface.
@@ -41,6 +41,8 @@ pub(crate) struct InterfaceConfig<'a> {
     pub(crate) routes: &'a [Route],
     /// VLAN ID of all frames; `None`: untagged.
     pub(crate) vlan: Option<u16>,
+    /// Fields of the IP headers of TCP segments.
+    pub(crate) ip: IpFields,
     /// Timing of the neighbor cache.
     pub(crate) neighbors: NeighborConfig,
     /// Limits of IP reassembly.
@@ -81,6 +83,7 @@ pub(crate) enum Received {
 /// See the [module's documentation](self).
 pub(crate) struct Interface {
     link: EthernetLink,
+    ip_fields: IpFields,
     checksum: ChecksumMode,
     send_mtu: u16,
     routing: RoutingTable,
@@ -112,6 +115,7 @@ impl Interface {
         let addresses = config.addresses.iter().map(|address| address.ip);
         Self {
             link: EthernetLink { mac: capabilities.mac, vlan: config.vlan },
+            ip_fields: config.ip,
             checksum: capabilities.checksum,
             send_mtu: capabilities.send_mtu,
             routing: RoutingTable::new(config.addresses, config.routes),
@@ -134,6 +138,12 @@ impl Interface {
         &self.link
     }
 
+    /// Returns DSCP and time to live of segments whose connection has none of its own.
+    #[must_use]
+    pub(crate) const fn ip_fields(&self) -> IpFields {
+        self.ip_fields
+    }
+
     /// Returns local addresses and routes.
     #[must_use]
     pub(crate) const fn routing(&self) -> &RoutingTable {
@@ -153,6 +163,7 @@ impl Interface {
     #[must_use]
     pub(crate) fn header_template(&self, remote_mac: [u8; 6], tuple: FourTuple) -> HeaderTemplate {
         let mut template = HeaderTemplate::with_link(self.link, remote_mac, tuple);
+        template.set_ip_fields(self.ip_fields);
         if tuple.remote.is_ipv6() {
             let mut hasher = self.flow_labels.hasher();
             tuple.hash(&mut hasher);

@@ -27,6 +27,7 @@ use super::tx::send::{Fin, Local, Pending, SndVars};
 use super::upper_layer::Event;
 use crate::device::{ChecksumRequest, Device, Retained, RxFrame};
 use crate::time::{Instant, NEVER};
+use crate::wire::ip::IpFields;
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{FourTuple, HeaderTemplate, TIMESTAMPS_LEN};
 
@@ -190,6 +191,18 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     #[must_use]
     pub const fn remote_mac(&self) -> [u8; 6] {
         self.template.remote_mac()
+    }
+
+    /// Sets DSCP and time to live of all further frames.
+    pub fn set_ip_fields(&mut self, fields: IpFields) {
+        self.template.set_ip_fields(fields);
+    }
+
+    /// Takes the settings of another connection, which it follows: those of TCP and of the IP
+    /// header.
+    pub fn inherit_settings(&mut self, other: &Self) {
+        self.set_config(Arc::clone(&other.cfg));
+        self.template.set_ip_fields(other.template.ip_fields());
     }
 
     // Results.

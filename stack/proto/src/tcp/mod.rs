@@ -89,7 +89,7 @@ pub use pmtu::TooBig;
 pub use recovery::sent_frame::CopyPool;
 pub use rx::deliver::Delivered;
 pub use rx::ooo_queue::{Contiguous, OooCopy, OooOffer, OooPool, OooSegment};
-pub use settings::{Algorithm, Config, EcnMode, PathMtuConfig, Probing, Stats};
+pub use settings::{Algorithm, Config, EcnMode, Keepalive, PathMtuConfig, Probing, Stats};
 pub use tx::train::DataTrain;
 pub use tx::transmit_plan::{ControlPlan, NewDataPlan, RetransmitPlan, Transmit, TxDemand};
 pub use upper_layer::{Event, IssAndTsOffset};

@@ -26,7 +26,7 @@ use super::tx::pacing::PacingCredit;
 use super::tx::send::{Local, Pending, SndVars};
 use super::upper_layer::IssAndTsOffset;
 use crate::device::{Retained, RxFrame};
-use crate::time::Instant;
+use crate::time::{Instant, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, FourTuple, HeaderTemplate, Segment};
 
@@ -93,6 +93,16 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         tcb.update_fast_path();
         tcb
+    }
+
+    /// Gives the connection other settings: `cfg` differs in keepalive and user timeout alone.
+    pub fn set_config(&mut self, cfg: Arc<Config>) {
+        self.cfg = cfg;
+        if self.state.is_synchronized() {
+            let idle = self.cfg.keepalive_ns;
+            self.rare.keepalive = idle.map_or(NEVER, |idle| self.last_rx_at + idle);
+        }
+        self.update_fast_path();
     }
 
     fn new(

@@ -1,7 +1,9 @@
 //! Settings and counters of a connection.
 
+use core::time::Duration;
+
 use crate::device::ChecksumMode;
-use crate::time::{MICROSECOND, MILLISECOND, SECOND};
+use crate::time::{self, MICROSECOND, MILLISECOND, SECOND};
 use crate::wire::tcp::MAX_WSCALE;
 
 /// Congestion control algorithm.
@@ -72,6 +74,40 @@ impl Default for PathMtuConfig {
             floor_v6: 1280,
             raise_ns: 600 * SECOND,
         }
+    }
+}
+
+/// Keepalive (RFC 9293 section 3.8.4): probes of a connection over which nothing was received for a
+/// while. A peer that was killed, or whose host lost power, is noticed after
+/// [`idle + probes * interval`](Self::notices_after).
+#[doc(alias = "SO_KEEPALIVE")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Time without a segment from the peer before the first probe, at least 1 ms.
+    #[doc(alias = "TCP_KEEPIDLE")]
+    pub idle: Duration,
+    /// Interval of the probes, at least 1 ms.
+    #[doc(alias = "TCP_KEEPINTVL")]
+    pub interval: Duration,
+    /// Unanswered probes after which the connection times out, at least 1.
+    #[doc(alias = "TCP_KEEPCNT")]
+    pub probes: u8,
+}
+
+impl Keepalive {
+    /// No probes: the idle time never ends.
+    pub const OFF: Self = Self { idle: Duration::MAX, interval: Duration::MAX, probes: u8::MAX };
+
+    /// Probes at this interval after this idle time, until so many were not answered.
+    #[must_use]
+    pub const fn new(idle: Duration, interval: Duration, probes: u8) -> Self {
+        Self { idle, interval, probes }
+    }
+
+    /// Time from the last sign of the peer until the connection ends.
+    #[must_use]
+    pub const fn notices_after(&self) -> Duration {
+        self.idle.saturating_add(self.interval.saturating_mul(self.probes as u32))
     }
 }
 
@@ -204,6 +240,21 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Sets the keepalive.
+    pub fn set_keepalive(&mut self, keepalive: Keepalive) {
+        self.keepalive_ns = (keepalive.idle != Duration::MAX).then(|| time::nanos(keepalive.idle));
+        self.keepalive_interval_ns = time::nanos(keepalive.interval);
+        self.keepalive_count = keepalive.probes;
+    }
+
+    /// True if both notice an unresponsive peer at the same time.
+    pub(crate) fn ends_alike(&self, other: &Self) -> bool {
+        let times = |cfg: &Self| {
+            (cfg.keepalive_ns, cfg.keepalive_interval_ns, cfg.keepalive_count, cfg.user_timeout_ns)
+        };
+        times(self) == times(other)
+    }
+
     /// True if ECN is accepted when the peer requests it.
     pub(crate) fn accepts_ecn(&self) -> bool {
         self.ecn != EcnMode::Off

@@ -4,6 +4,7 @@ mod conn_param;
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use crate::ended::Ended;
 use crate::verbs::srq::SrqId;
@@ -16,7 +17,7 @@ pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::{PRIVATE_DATA_LEN_MAX, PrivateData};
 pub use crate::wire::mpa::{ReadDepths, Rtr, RtrKinds};
 pub use crate::wire::terminate::Terminate;
-pub use conn_param::{ConnParam, Start};
+pub use conn_param::{ConnParam, Start, TIME_MIN, dscp_of_tos};
 
 /// Handle of a connection request that waits to be accepted or rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,14 +118,32 @@ pub enum CmError {
     #[error("the queue pair is already connected or in error")]
     WrongState,
     /// A number of the parameters is outside the range that works.
-    #[error("{setting} of {value} is not possible: give 0 to {max}")]
+    #[error("{setting} of {value} is not possible: give {min} to {max}")]
     OutOfRange {
         /// The parameter.
         setting: &'static str,
         /// The value given.
         value: u16,
+        /// Smallest value.
+        min: u16,
         /// Largest value.
         max: u16,
+    },
+    /// A time of the parameters is too short to work.
+    #[error("{setting} of {value:?} is not possible: give {min:?} or more")]
+    TooShort {
+        /// The parameter.
+        setting: &'static str,
+        /// The value given.
+        value: Duration,
+        /// Smallest value.
+        min: Duration,
+    },
+    /// A type of service with ECN bits, which the stack sets itself.
+    #[error("a type of service of {tos:#04x} is not possible: its two low bits must be 0")]
+    EcnBits {
+        /// The value given.
+        tos: u8,
     },
     /// The private data does not fit into the startup frame.
     #[error("private data is too long for the MPA startup frame")]

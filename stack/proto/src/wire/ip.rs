@@ -238,6 +238,24 @@ pub enum Ecn {
     Ce = 3,
 }
 
+/// Fields of the IP header that an application chooses. The ECN bits next to the DSCP are the
+/// stack's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpFields {
+    /// DSCP (RFC 2474): 0 to [`DSCP_MAX`].
+    pub dscp: u8,
+    /// Time to live (IPv4), hop limit (IPv6): at least 1.
+    pub ttl: u8,
+}
+
+impl IpFields {
+    /// Best effort, and the time to live that RFC 1700 recommends.
+    pub const DEFAULT: Self = Self { dscp: 0, ttl: 64 };
+}
+
+/// Largest DSCP: it has six bits.
+pub const DSCP_MAX: u8 = 63;
+
 impl Ecn {
     #[inline]
     pub(super) const fn from_traffic_class(byte: u8) -> Self {

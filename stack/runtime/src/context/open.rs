@@ -7,11 +7,13 @@ use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 use ferrowarp_proto::engine::{Engine, EngineConfig};
 use ferrowarp_proto::steering::mesh::{MeshConfig, SHARD_COUNT_MAX, mesh};
+use ferrowarp_proto::time::nanos;
 use ferrowarp_proto::verbs::wc::CqId;
+use ferrowarp_proto::wire::ip::IpFields;
 use rand::TryRng;
 
 use super::{Context, ContextInner};
-use crate::clock::{Clock, nanos};
+use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::link_monitor;
 use crate::context::object_ids::ObjectIds;
@@ -279,6 +281,7 @@ fn engine_config(
     engine.addresses.clone_from(&config.addresses);
     engine.routes.clone_from(&config.routes);
     engine.vlan = config.vlan;
+    engine.ip = IpFields { dscp: config.dscp, ttl: config.ttl };
     engine.extensions = config.extensions;
     config.tcp.apply(&mut engine);
     engine.linger_ns = nanos(config.linger);

@@ -16,8 +16,7 @@
 use std::time::Duration;
 
 use ferrowarp_lockfree::helper_wakeup::{HelperState, TAKEOVER_NS, Waiters};
-
-use crate::clock::nanos;
+use ferrowarp_proto::time::nanos;
 
 /// Idle time before the helper sleeps: the response to what was sent may arrive soon.
 const SPIN_NS: u64 = 50_000;

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use ferrowarp::cm::ReadDepths;
-use ferrowarp::{Access, CmError, Config, ConnParam, Context, DriveMode, QpOptions, WcStatus};
+use ferrowarp::{
+    Access, CmError, Config, ConnParam, Context, DriveMode, Keepalive, QpOptions, WcStatus,
+};
 
 use crate::support::*;
 
@@ -12,7 +14,7 @@ type Set = fn(&mut Config);
 type SetParam = fn(&mut ConnParam);
 
 /// Configurations that are refused: the setting, by its name, and a value outside of its range.
-const REFUSED: [(&str, Set); 25] = [
+const REFUSED: [(&str, Set); 27] = [
     ("MTU", |c| c.mtu = 0),
     ("MTU", |c| c.mtu = u16::MAX),
     ("ring_slots", |c| c.ring_slots = 0),
@@ -28,9 +30,11 @@ const REFUSED: [(&str, Set); 25] = [
     ("limits.partial_bytes_max", |c| c.limits.partial_bytes_max = 0),
     ("tcp.recv_window", |c| c.tcp.recv_window = (1 << 30) + 1),
     ("tcp.recv_window_max", |c| c.tcp.recv_window_max = u32::MAX),
-    ("tcp.keepalive", |c| c.tcp.keepalive = Some(Duration::ZERO)),
-    ("tcp.keepalive_interval", |c| c.tcp.keepalive_interval = Duration::ZERO),
-    ("tcp.keepalive_probes", |c| c.tcp.keepalive_probes = 0),
+    ("tcp.keepalive.idle", |c| c.tcp.keepalive = Some(keepalive(0, 1, 1))),
+    ("tcp.keepalive.interval", |c| c.tcp.keepalive = Some(keepalive(1, 0, 1))),
+    ("tcp.keepalive.probes", |c| c.tcp.keepalive = Some(keepalive(1, 1, 0))),
+    ("dscp", |c| c.dscp = 64),
+    ("ttl", |c| c.ttl = 0),
     ("tcp.user_timeout", |c| c.tcp.user_timeout = Duration::from_micros(999)),
     ("tcp.stall_timeout", |c| c.tcp.stall_timeout = Some(Duration::ZERO)),
     ("pools.windows", |c| c.pools.windows = u32::MAX),
@@ -40,8 +44,13 @@ const REFUSED: [(&str, Set); 25] = [
     ("window_bytes", |c| (c.pools.window_bytes, c.pools.windows) = (u32::MAX, 1 << 16)),
 ];
 
+/// Keepalive after so many milliseconds, with probes at so many.
+const fn keepalive(idle: u64, interval: u64, probes: u8) -> Keepalive {
+    Keepalive::new(Duration::from_millis(idle), Duration::from_millis(interval), probes)
+}
+
 /// Configurations that work, at the bounds of the settings.
-const WORKS: [Set; 35] = [
+const WORKS: [Set; 36] = [
     |c| c.mtu = ferrowarp::device::MTU_MIN,
     |c| c.mtu = ferrowarp::device::MTU_MAX,
     |c| c.ring_slots = 2,
@@ -66,9 +75,10 @@ const WORKS: [Set; 35] = [
     |c| c.tcp.recv_window_max = 1 << 30,
     |c| c.tcp.window_growth_max = 0,
     |c| c.tcp.window_growth_max = u64::MAX,
-    |c| c.tcp.keepalive = Some(Duration::MAX),
-    |c| (c.tcp.keepalive_interval, c.tcp.keepalive) = (Duration::MAX, Some(Duration::MAX)),
-    |c| c.tcp.keepalive_probes = u8::MAX,
+    |c| c.tcp.keepalive = Some(Keepalive::OFF),
+    |c| c.tcp.keepalive = Some(keepalive(1, 1, 1)),
+    |c| (c.dscp, c.ttl) = (63, 255),
+    |c| c.ttl = 1,
     |c| c.tcp.user_timeout = Duration::MAX,
     |c| c.tcp.stall_timeout = Some(Duration::MAX),
     |c| (c.linger, c.drop_linger) = (Duration::ZERO, Duration::ZERO),
@@ -111,13 +121,23 @@ fn configurations_at_the_bounds_carry_a_message() {
 
 #[test]
 fn numbers_of_connections_are_refused_at_the_call() {
-    let refused = |setting, value: u16, max: u16| CmError::OutOfRange { setting, value, max };
-    let outside: [(SetParam, CmError); 5] = [
+    let refused =
+        |setting, value: u16, max: u16| CmError::OutOfRange { setting, value, min: 0, max };
+    let zero = |setting| CmError::OutOfRange { setting, value: 0, min: 1, max: 255 };
+    let (value, min) = (Duration::ZERO, Duration::from_millis(1));
+    let too_short = |setting| CmError::TooShort { setting, value, min };
+    let outside: [(SetParam, CmError); 11] = [
         (|p| p.ird = 129, refused("ird", 129, 128)),
         (|p| p.ird_max = u16::MAX, refused("ird_max", u16::MAX, 128)),
         (|p| p.ord = 129, refused("ord", 129, 128)),
         (|p| p.revision = 3, refused("revision", 3, 2)),
         (|p| p.revision = u8::MAX, refused("revision", 255, 2)),
+        (|p| p.dscp = Some(64), refused("dscp", 64, 63)),
+        (|p| p.ttl = Some(0), zero("ttl")),
+        (|p| p.keepalive = Some(keepalive(1, 1, 0)), zero("keepalive.probes")),
+        (|p| p.keepalive = Some(keepalive(0, 1, 1)), too_short("keepalive.idle")),
+        (|p| p.keepalive = Some(keepalive(1, 0, 1)), too_short("keepalive.interval")),
+        (|p| p.user_timeout = Some(Duration::ZERO), too_short("user_timeout")),
     ];
     let (left, right) = endpoints(DriveMode::Inline);
     for (set, error) in outside {
@@ -138,7 +158,11 @@ fn numbers_of_connections_are_refused_at_the_call() {
         let error = request.reject_for_reads(reads, &[]).unwrap_err();
         assert!(matches!(error, CmError::OutOfRange { value: 129, max: 128, .. }), "{error}");
     }
-    let bounds: [SetParam; 4] = [
+    assert_eq!(ConnParam::new().tos(0xfc).unwrap().dscp, Some(63));
+    assert_eq!(ConnParam::new().tos(0x2e).unwrap_err(), CmError::EcnBits { tos: 0x2e });
+    let bounds: [SetParam; 6] = [
+        |p| (p.dscp, p.ttl) = (Some(63), Some(255)),
+        |p| (p.keepalive, p.user_timeout) = (Some(Keepalive::OFF), Some(Duration::MAX)),
         |p| (p.ird, p.ird_max, p.ord) = (0, 0, 0),
         |p| (p.ird, p.ird_max, p.ord) = (128, 128, 128),
         |p| p.revision = 0,

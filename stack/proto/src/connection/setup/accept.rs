@@ -104,6 +104,7 @@ impl<E: Env> Connection<E> {
         let buffered = std::mem::take(buffered);
         self.qp = Some(qp);
         self.half_close = param.half_close;
+        cx.apply_settings(&mut self.tcb, param);
         self.leave_backlog(cx);
         self.make_ready(&mut cx.schedule);
         Ok(Accepted { params, is_streaming, buffered })

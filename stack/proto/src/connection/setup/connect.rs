@@ -41,7 +41,8 @@ impl<E: Env> Context<E> {
             Some(ip) => ip,
             None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
-        let tcb = self.open_from_free_port(now, source, remote, is_taken)?;
+        let mut tcb = self.open_from_free_port(now, source, remote, is_taken)?;
+        self.apply_settings(&mut tcb, param);
         let offer = mpa_offer(param);
         let phase = Phase::AwaitReply(Box::new(AwaitReply {
             start: param.start,

@@ -115,7 +115,8 @@ impl<E: Env> Connection<E> {
     }
 
     /// Makes this connection, which was removed from the table, one that opens from another port.
-    pub(crate) fn reopened(self, tcb: Tcb<Rx<E>, Retained<E>>) -> Self {
+    pub(crate) fn reopened(self, mut tcb: Tcb<Rx<E>, Retained<E>>) -> Self {
+        tcb.inherit_settings(&self.tcb);
         let Self { mut phase, startup_tx, deadline, half_close, .. } = self;
         if let Phase::AwaitReply(await_reply) = &mut phase {
             await_reply.source_ports += 1;

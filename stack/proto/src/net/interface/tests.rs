@@ -13,6 +13,7 @@ use crate::net::{arp, mld, ndp};
 use crate::time::{Instant, MILLISECOND, SECOND};
 use crate::wire::checksum;
 use crate::wire::ethernet::{BROADCAST, EthernetLink};
+use crate::wire::ip::IpFields;
 
 /// Local address, a neighbor, a router, and a host behind it, of each family.
 const HOSTS: [[&str; 4]; 2] = [
@@ -54,6 +55,7 @@ impl Fixture {
             addresses: &addresses.iter().map(prefix).collect::<Vec<_>>(),
             routes: &HOSTS.map(|[_, _, router, _]| Route::default_via(ip(router))),
             vlan: None,
+            ip: IpFields::DEFAULT,
             neighbors: NeighborConfig::default(),
             fragments: ReassemblyConfig::default(),
             seed: 7,

@@ -1,10 +1,14 @@
 //! Local parameters of the connection setup.
 
 use core::net::IpAddr;
+use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use crate::bounded_vec::LengthError;
 use crate::setters;
+use crate::tcp::Keepalive;
 use crate::verbs::cm::CmError;
+use crate::wire::ip::DSCP_MAX;
 use crate::wire::mpa::{PrivateData, READ_DEPTH_MAX, ReadDepths, RtrKinds};
 
 /// Transition of a connection to full operation (FPDUs).
@@ -25,6 +29,8 @@ pub enum Start {
 
 /// Latest MPA revision.
 const REVISION_MAX: u16 = 2;
+/// Shortest interval and timeout of connections: a poll may take as long.
+pub const TIME_MIN: Duration = Duration::from_millis(1);
 
 /// Local parameters of the connection setup (compare `rdma_conn_param` of librdmacm). Start from
 /// [`ConnParam::new`] and set what differs.
@@ -92,6 +98,21 @@ pub struct ConnParam {
     pub private_data: PrivateData,
     /// Local address to connect from; `None`: selected by the route.
     pub local_address: Option<IpAddr>,
+    /// Keepalive of this connection, from connect or accept on; [`Keepalive::OFF`]: none. `None`:
+    /// as the context's settings say, which have none by default. Set it at a server: with nothing
+    /// outstanding TCP alone never notices that a peer is gone.
+    #[doc(alias = "SO_KEEPALIVE")]
+    pub keepalive: Option<Keepalive>,
+    /// User timeout of this connection, at least 1 ms: time without an acknowledgment of
+    /// outstanding data before it ends. `None`: as the context's settings say.
+    #[doc(alias = "TCP_USER_TIMEOUT")]
+    pub user_timeout: Option<Duration>,
+    /// DSCP (RFC 2474) of every segment of this connection, 0 to 63; `None`: the context's. A
+    /// SYN-ACK is sent before the application accepts, with that of the context.
+    pub dscp: Option<u8>,
+    /// Time to live, over IPv6 hop limit, of every segment of this connection, at least 1; `None`:
+    /// the context's. A SYN-ACK is sent before the application accepts, with that of the context.
+    pub ttl: Option<u8>,
 }
 
 impl ConnParam {
@@ -113,6 +134,10 @@ impl ConnParam {
             start: Start::Frames,
             private_data: PrivateData::new(),
             local_address: None,
+            keepalive: None,
+            user_timeout: None,
+            dscp: None,
+            ttl: None,
         }
     }
 
@@ -122,6 +147,18 @@ impl ConnParam {
     /// [`LengthError`]: they are more than 512.
     pub fn private_data(mut self, bytes: impl AsRef<[u8]>) -> Result<Self, LengthError> {
         self.private_data = PrivateData::named(bytes.as_ref(), "bytes of private data")?;
+        Ok(self)
+    }
+
+    /// Sets [`dscp`](field@Self::dscp) by the whole byte that has it in the IP header, as
+    /// `rdma_set_option` does.
+    ///
+    /// # Errors
+    /// [`CmError::EcnBits`]: the two low bits, which are the stack's, are not 0.
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    #[doc(alias = "IP_TOS")]
+    pub fn tos(mut self, tos: u8) -> Result<Self, CmError> {
+        self.dscp = Some(dscp_of_tos(tos)?);
         Ok(self)
     }
 
@@ -139,15 +176,34 @@ impl ConnParam {
         rtr: RtrKinds,
         start: Start,
         local_address: Option<IpAddr>,
+        keepalive: Option<Keepalive>,
+        user_timeout: Option<Duration>,
+        dscp: Option<u8>,
+        ttl: Option<u8>,
     }
 
-    /// Fails if a number is outside its range.
+    /// Fails if a number is outside its range, or a time too short.
     pub(crate) fn check(&self) -> Result<(), CmError> {
+        let Self { keepalive, user_timeout, .. } = *self;
+        let times = [
+            ("keepalive.idle", keepalive.map(|keepalive| keepalive.idle)),
+            ("keepalive.interval", keepalive.map(|keepalive| keepalive.interval)),
+            ("user_timeout", user_timeout),
+        ];
+        for (setting, time) in times {
+            if let Some(value) = time.filter(|&time| time < TIME_MIN) {
+                return Err(CmError::TooShort { setting, value, min: TIME_MIN });
+            }
+        }
+        let probes = keepalive.map_or(u8::MAX, |keepalive| keepalive.probes);
         check_ranges([
-            ("ird", self.ird, READ_DEPTH_MAX),
-            ("ird_max", self.ird_max, READ_DEPTH_MAX),
-            ("ord", self.ord, READ_DEPTH_MAX),
-            ("revision", self.revision.into(), REVISION_MAX),
+            ("ird", self.ird, 0..=READ_DEPTH_MAX),
+            ("ird_max", self.ird_max, 0..=READ_DEPTH_MAX),
+            ("ord", self.ord, 0..=READ_DEPTH_MAX),
+            ("revision", self.revision.into(), 0..=REVISION_MAX),
+            ("keepalive.probes", probes.into(), 1..=u8::MAX.into()),
+            ("dscp", self.dscp.unwrap_or(0).into(), 0..=DSCP_MAX.into()),
+            ("ttl", self.ttl.unwrap_or(u8::MAX).into(), 1..=u8::MAX.into()),
         ])
     }
 }
@@ -161,16 +217,25 @@ impl Default for ConnParam {
 impl ReadDepths {
     /// Fails if one of them is outside its range.
     pub(crate) fn check(self) -> Result<(), CmError> {
-        check_ranges([("ird", self.ird, READ_DEPTH_MAX), ("ord", self.ord, READ_DEPTH_MAX)])
+        check_ranges([("ird", self.ird, 0..=READ_DEPTH_MAX), ("ord", self.ord, 0..=READ_DEPTH_MAX)])
     }
 }
 
-/// Fails if one of these numbers, each with its name and its largest value, is above that.
+/// Returns the DSCP in a type of service (IPv4) or traffic class (IPv6).
+///
+/// # Errors
+/// [`CmError::EcnBits`] if the two low bits are not 0.
+pub const fn dscp_of_tos(tos: u8) -> Result<u8, CmError> {
+    if tos & 3 == 0 { Ok(tos >> 2) } else { Err(CmError::EcnBits { tos }) }
+}
+
+/// Fails if one of these numbers, each with its name, is outside its range.
 fn check_ranges(
-    numbers: impl IntoIterator<Item = (&'static str, u16, u16)>,
+    numbers: impl IntoIterator<Item = (&'static str, u16, RangeInclusive<u16>)>,
 ) -> Result<(), CmError> {
-    let mut above = numbers.into_iter().filter(|&(_, value, max)| value > max);
-    above
-        .next()
-        .map_or(Ok(()), |(setting, value, max)| Err(CmError::OutOfRange { setting, value, max }))
+    let mut outside = numbers.into_iter().filter(|(_, value, range)| !range.contains(value));
+    outside.next().map_or(Ok(()), |(setting, value, range)| {
+        let (min, max) = range.into_inner();
+        Err(CmError::OutOfRange { setting, value, min, max })
+    })
 }

@@ -3,13 +3,14 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{
-    ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PlainHeader, Segment,
-    TCP_LEN, VLAN_ETHERNET_LEN, pseudo_sum,
+    ETHERNET_LEN, Ecn, Flags, FourTuple, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP, PlainHeader,
+    Segment, TCP_LEN, VLAN_ETHERNET_LEN, pseudo_sum,
 };
 use crate::device::{ChecksumMode, ChecksumRequest};
 use crate::wire::bytes::{array_at, be16, be32};
 use crate::wire::checksum;
 use crate::wire::ethernet::EthernetLink;
+use crate::wire::ip::IpFields;
 use crate::wire::seq::Seq;
 
 /// Header fields that vary between the sent segments of a connection.
@@ -29,8 +30,6 @@ pub struct Fields {
     pub options: Options,
 }
 
-/// Time to live (IPv4), hop limit (IPv6).
-pub(super) const TTL: u8 = 64;
 /// Header layout of a connection's frames: IP version, with or without VLAN tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -45,10 +44,9 @@ pub(super) enum HeaderLayout {
 /// Ethernet, IP and TCP headers are written from it with a few stores, and the four-tuples of
 /// received segments are compared with it.
 ///
-/// It is small because each connection has one: 56 bytes, of which IPv4 uses the first 32.
+/// It is small because each connection has one: 64 bytes, of which IPv4 uses the first 43.
 ///
-/// Time to live or hop limit is 64. In IPv4 headers DF is set and the identification is 0 (RFC 6864
-/// section 4.1).
+/// In IPv4 headers DF is set and the identification is 0 (RFC 6864 section 4.1).
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct HeaderTemplate {
@@ -56,18 +54,19 @@ pub struct HeaderTemplate {
     pub(super) macs: [u8; 12],
     /// Folded sum of the IP addresses.
     pub(super) address_sum: u16,
+    /// Folded sum of `ip`, for IPv4.
+    pub(super) ip_sum: u16,
     /// Tag control information of the 802.1Q tag; 0 and unused without a tag.
     pub(super) vlan: u16,
     pub(super) layout: HeaderLayout,
     /// Local and remote port.
     pub(super) ports: [u8; 4],
-    /// Local and remote address; for IPv4 in the first eight bytes.
-    pub(super) addresses: [u8; 32],
-    /// IPv6 flow label, 20 bits.
-    pub(super) flow_label: [u8; 3],
+    /// IP header, with zeros for length, ECN field and checksum; an IPv4 header ends before the
+    /// rest, which is zero.
+    pub(super) ip: [u8; IPV6_LEN],
 }
 
-const _: () = assert!(size_of::<HeaderTemplate>() <= 56, "every connection has one");
+const _: () = assert!(size_of::<HeaderTemplate>() <= 64, "every connection has one");
 
 impl HeaderTemplate {
     /// Creates a template for segments from `tuple.local` to `tuple.remote`, without VLAN tag.
@@ -86,17 +85,20 @@ impl HeaderTemplate {
     /// If one address is IPv4 and the other IPv6.
     #[must_use]
     pub fn with_link(link: EthernetLink, dst_mac: [u8; 6], tuple: FourTuple) -> Self {
-        let mut addresses = [0; 32];
-        let is_v6 = match (tuple.local.ip(), tuple.remote.ip()) {
+        let mut ip = [0; IPV6_LEN];
+        let (is_v6, addresses) = match (tuple.local.ip(), tuple.remote.ip()) {
             (IpAddr::V4(local), IpAddr::V4(remote)) => {
-                addresses[..4].copy_from_slice(&local.octets());
-                addresses[4..8].copy_from_slice(&remote.octets());
-                false
+                // Version and IHL; DF.
+                (ip[0], ip[6], ip[9]) = (0x45, 0x40, PROTOCOL_TCP);
+                ip[12..16].copy_from_slice(&local.octets());
+                ip[16..20].copy_from_slice(&remote.octets());
+                (false, 12..20)
             }
             (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                addresses[..16].copy_from_slice(&local.octets());
-                addresses[16..].copy_from_slice(&remote.octets());
-                true
+                (ip[0], ip[6]) = (0x60, PROTOCOL_TCP);
+                ip[8..24].copy_from_slice(&local.octets());
+                ip[24..].copy_from_slice(&remote.octets());
+                (true, 8..40)
             }
             _ => panic!("a connection has two addresses of one family"),
         };
@@ -112,18 +114,19 @@ impl HeaderTemplate {
         let mut ports = [0; 4];
         ports[..2].copy_from_slice(&tuple.local.port().to_be_bytes());
         ports[2..].copy_from_slice(&tuple.remote.port().to_be_bytes());
-        let (address_sum, vlan) = (checksum::sum(&addresses), link.vlan.unwrap_or(0));
-        Self { macs, address_sum, vlan, layout, ports, addresses, flow_label: [0; 3] }
+        let (address_sum, vlan) = (checksum::sum(&ip[addresses]), link.vlan.unwrap_or(0));
+        let mut template = Self { macs, address_sum, ip_sum: 0, vlan, layout, ports, ip };
+        template.set_ip_fields(IpFields::DEFAULT);
+        template
     }
 
     /// Returns the four-tuple of the connection.
     #[must_use]
     pub fn tuple(&self) -> FourTuple {
-        let (local, remote) = self.addresses.split_at(16);
         let ips: [IpAddr; 2] = if self.is_v6() {
-            [local, remote].map(|ip| Ipv6Addr::from(*array_at::<16>(ip, 0)).into())
+            [8, 24].map(|at| Ipv6Addr::from(*array_at::<16>(&self.ip, at)).into())
         } else {
-            [0, 4].map(|at| Ipv4Addr::from(*array_at::<4>(local, at)).into())
+            [12, 16].map(|at| Ipv4Addr::from(*array_at::<4>(&self.ip, at)).into())
         };
         FourTuple {
             local: SocketAddr::new(ips[0], be16(&self.ports, 0)),
@@ -140,12 +143,12 @@ impl HeaderTemplate {
             && match (tuple.local.ip(), tuple.remote.ip()) {
                 (IpAddr::V4(local), IpAddr::V4(remote)) => {
                     let bits = u64::from(local.to_bits()) << 32 | u64::from(remote.to_bits());
-                    !self.is_v6() && bits == u64::from_be_bytes(*array_at(&self.addresses, 0))
+                    !self.is_v6() && bits == u64::from_be_bytes(*array_at(&self.ip, 12))
                 }
                 (IpAddr::V6(local), IpAddr::V6(remote)) => {
                     self.is_v6()
-                        && local.octets() == self.addresses[..16]
-                        && remote.octets() == self.addresses[16..]
+                        && local.octets() == self.ip[8..24]
+                        && remote.octets() == self.ip[24..]
                 }
                 _ => false,
             }
@@ -155,7 +158,32 @@ impl HeaderTemplate {
     /// to distribute flows over paths (RFC 6438). Initially 0: no label.
     pub const fn set_flow_label(&mut self, label: u32) {
         let [_, high, middle, low] = label.to_be_bytes();
-        self.flow_label = [high & 0x0f, middle, low];
+        self.ip[1] = self.ip[1] & 0xf0 | high & 0x0f;
+        (self.ip[2], self.ip[3]) = (middle, low);
+    }
+
+    /// Sets DSCP and time to live of all further frames; the flow label stays.
+    pub fn set_ip_fields(&mut self, IpFields { dscp, ttl }: IpFields) {
+        if self.is_v6() {
+            // The traffic class lies across the first two bytes.
+            self.ip[0] = 0x60 | dscp >> 2;
+            self.ip[1] = dscp << 6 | self.ip[1] & 0x0f;
+            self.ip[7] = ttl;
+        } else {
+            (self.ip[1], self.ip[8]) = (dscp << 2, ttl);
+            self.ip_sum = checksum::sum(&self.ip[..IPV4_LEN]);
+        }
+    }
+
+    /// Returns DSCP and time to live.
+    #[must_use]
+    pub const fn ip_fields(&self) -> IpFields {
+        let ip = &self.ip;
+        if self.is_v6() {
+            IpFields { dscp: (ip[0] & 0x0f) << 2 | ip[1] >> 6, ttl: ip[7] }
+        } else {
+            IpFields { dscp: ip[1] >> 2, ttl: ip[8] }
+        }
     }
 
     /// Sets the destination MAC address (the next hop's has changed).

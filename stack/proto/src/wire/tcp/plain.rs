@@ -3,7 +3,7 @@
 //! common sender uses. Received ones are compared with the template of their connection, as words,
 //! instead of [`Segment::parse`] and a look-up of the four-tuple.
 
-use super::emit::{HeaderLayout, TTL};
+use super::emit::HeaderLayout;
 use super::options::TIMESTAMPS_PREFIX;
 use super::{
     ETHERNET_LEN, Ecn, Flags, HeaderTemplate, IPV4_LEN, IPV6_LEN, Options, PROTOCOL_TCP,
@@ -20,9 +20,6 @@ const V4_LEN: usize = ETHERNET_LEN + IPV4_LEN + TCP_LEN;
 const V6_LEN: usize = ETHERNET_LEN + IPV6_LEN + TCP_LEN;
 const VLAN_V4_LEN: usize = VLAN_ETHERNET_LEN + IPV4_LEN + TCP_LEN;
 const VLAN_V6_LEN: usize = VLAN_ETHERNET_LEN + IPV6_LEN + TCP_LEN;
-
-/// Sum of the constant IPv4 header words: version and IHL, DF, time to live and protocol.
-const IPV4_SUM: u32 = 0x4500 + 0x4000 + ((TTL as u32) << 8 | PROTOCOL_TCP as u32);
 
 /// Header fields of a segment without options other than timestamps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -227,7 +224,7 @@ impl HeaderTemplate {
         let addresses = u64::from_ne_bytes(*array_at(fixed, L3 + 12)).rotate_left(32);
         let is_match = start >> 8 == ETHERTYPE_VERSION_IHL
             && be32(fixed, L3 + 6) & MASK == PROTOCOL_TCP.into()
-            && addresses == u64::from_ne_bytes(*array_at(&self.addresses, 0));
+            && addresses == u64::from_ne_bytes(*array_at(&self.ip, 12));
         let [.., traffic_class] = start.to_be_bytes();
         let end = L3 + usize::from(be16(fixed, L3 + 2));
         is_match.then_some((Ecn::from_traffic_class(traffic_class), end))
@@ -236,7 +233,7 @@ impl HeaderTemplate {
     /// Compares `EtherType` and IPv6 header; returns the ECN field and the end of the packet.
     #[inline(always)]
     fn match_v6<const L3: usize>(&self, fixed: &[u8]) -> Option<(Ecn, usize)> {
-        let (local, remote) = self.addresses.split_at(16);
+        let (local, remote) = self.ip[8..].split_at(16);
         let is_match = be16(fixed, L3 - 2) == ETHERTYPE_IPV6
             && fixed[L3] >> 4 == 6
             && fixed[L3 + 6] == PROTOCOL_TCP
@@ -396,14 +393,13 @@ impl HeaderTemplate {
     /// Writes the IPv4 header of a packet of `ip_len` bytes, header included.
     #[inline(always)]
     fn write_v4(&self, ip: &mut [u8], ip_len: u16, ecn: Ecn, mode: ChecksumMode) {
-        // Version and IHL, DSCP and ECN, length, identification, DF.
-        let start = 0x4500_0000_0000_4000 | (ecn as u64) << 48 | u64::from(ip_len) << 32;
-        ip[..8].copy_from_slice(&start.to_be_bytes());
-        ip[8..12].copy_from_slice(&[TTL, PROTOCOL_TCP, 0, 0]);
-        ip[12..20].copy_from_slice(&self.addresses[..8]);
+        // Version and IHL, DSCP and ECN, length.
+        let start = be32(&self.ip, 0) | (ecn as u32) << 16 | u32::from(ip_len);
+        ip[..4].copy_from_slice(&start.to_be_bytes());
+        ip[4..20].copy_from_slice(&self.ip[4..20]);
         if matches!(mode, ChecksumMode::Software | ChecksumMode::OffloadTcp) {
             let varying = u32::from(ip_len) + ecn as u32;
-            let sum = !checksum::fold(IPV4_SUM + u32::from(self.address_sum) + varying);
+            let sum = !checksum::fold(u32::from(self.ip_sum) + varying);
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         }
     }
@@ -411,13 +407,11 @@ impl HeaderTemplate {
     /// Writes the IPv6 header of a packet with `payload_len` bytes of payload.
     #[inline(always)]
     fn write_v6(&self, ip: &mut [u8], payload_len: u16, ecn: Ecn) {
-        let len = payload_len.to_be_bytes();
-        // Version, traffic class (across the first two bytes), flow label.
-        let [high, middle, low] = self.flow_label;
-        let flow = [0x60, (ecn as u8) << 4 | high, middle, low];
-        ip[..4].copy_from_slice(&flow);
-        ip[4..8].copy_from_slice(&[len[0], len[1], PROTOCOL_TCP, TTL]);
-        ip[8..40].copy_from_slice(&self.addresses);
+        // Version, traffic class and flow label; length, next header and hop limit.
+        let start = u64::from_be_bytes(*array_at(&self.ip, 0));
+        let start = start | (ecn as u64) << 52 | u64::from(payload_len) << 16;
+        ip[..8].copy_from_slice(&start.to_be_bytes());
+        ip[8..40].copy_from_slice(&self.ip[8..]);
     }
 }
 

@@ -7,6 +7,7 @@ use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire as smol;
 
 use super::*;
+use crate::wire::ip::{DSCP_MAX, IpFields, Packet};
 
 pub(super) const MACS: ([u8; 6], [u8; 6]) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
 
@@ -316,6 +317,36 @@ fn flow_label_has_20_bits_beside_traffic_class() {
         assert_eq!(parse(&buf[..len]).unwrap().tuple.local, tuple(true).remote);
         let ip = smol::Ipv6Packet::new_checked(&buf[14..len]).unwrap();
         assert_eq!((ip.flow_label(), ip.traffic_class(), ip.version()), (expected, 3, 6));
+    }
+}
+
+proptest! {
+    #[test]
+    fn ip_fields_are_in_every_header_beside_ecn_and_flow_label(
+        fields in fields(), v6: bool, dscp in 0..=DSCP_MAX, ttl in 1..=u8::MAX,
+        label in 0..1u32 << 20,
+    ) {
+        let chosen = IpFields { dscp, ttl };
+        let mut template = HeaderTemplate::new(MACS.0, MACS.1, tuple(v6));
+        template.set_ip_fields(IpFields { dscp: DSCP_MAX, ttl: u8::MAX });
+        if v6 {
+            template.set_flow_label(label);
+        }
+        template.set_ip_fields(chosen);
+        prop_assert_eq!(template.ip_fields(), chosen);
+        prop_assert_eq!(template.tuple(), tuple(v6));
+        prop_assert!(template.matches(&tuple(v6)));
+        for mode in [ChecksumMode::Software, ChecksumMode::OffloadTcp] {
+            let mut buf = [0x5a; MAX_HEADER_LEN];
+            let len = template.emit(&mut buf, &fields, 0, mode);
+            let ip = Packet::parse(&buf[..len], len, 14, true).unwrap();
+            prop_assert_eq!((ip.traffic_class >> 2, ip.hop_limit), (dscp, ttl));
+            prop_assert_eq!(ip.traffic_class & 3, fields.ecn as u8);
+            if v6 {
+                let ip = smol::Ipv6Packet::new_checked(&buf[14..len]).unwrap();
+                prop_assert_eq!((ip.flow_label(), ip.version()), (label, 6));
+            }
+        }
     }
 }
 
