@@ -15,6 +15,7 @@ use crate::wire::ddp::{HeaderError, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{ControlError, Opcode, QN_READ_REQUEST, READ_REQUEST_LEN, ReadRequest};
 
 mod extensions;
+mod page_faults;
 mod read_sinks;
 mod runs;
 mod terminate_table;
