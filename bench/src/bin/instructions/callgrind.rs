@@ -4,7 +4,8 @@
 //! function: a line of the protocol crate counts for the layer of its folder. A line of an inlined
 //! library function counts for the layer of the preceding instruction, which is approximate at the
 //! boundaries. Copies, fills and comparisons of the C library count for their caller, also where a
-//! stub of the dynamic linker, which has no name, calls them.
+//! stub of the dynamic linker, which has no name, calls them; and so do the routines that access
+//! registered memory.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,7 +33,7 @@ const LAYERS: [(&str, &str); 9] = [
     ("/siphasher", "hash"),
     ("/hashbrown", "hash"),
     ("/siphash_keys.rs", "hash"),
-    ("/opaque.rs", COPY),
+    ("/opaque", COPY),
     ("bindings/src/", "dpdk"),
     ("bench/src/", HARNESS),
 ];
@@ -44,8 +45,9 @@ pub(crate) const OPTIONS: [&str; 3] = ["--tool=callgrind", "--dump-instr=yes", "
 const ENDS: [(&str, &str); 2] =
     [("::poll_source", "source with its application"), ("::poll_sink", "sink")];
 
-/// Prefixes of functions of the C library that count for their caller.
-const LIBC_MEMORY_FUNCTIONS: [&str; 5] = ["mem", "__mem", "bcmp", "__bcmp", "_mem"];
+/// Prefixes of functions that count for their caller: those of the C library, and the routines
+/// that access registered memory.
+const MEMORY_FUNCTIONS: [&str; 6] = ["mem", "__mem", "bcmp", "__bcmp", "_mem", "ferrowarp_"];
 
 /// Instruction counts of a run, or their means per message.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -153,7 +155,7 @@ impl<'a> Reader<'a> {
             if let Some((_, end)) = ENDS.iter().find(|(name, _)| callee.contains(name)) {
                 self.profile.add(end, cost);
             }
-            if self.function.starts_with("0x") && is_libc_memory_function(callee) {
+            if self.function.starts_with("0x") && is_memory_function(callee) {
                 self.stubs.insert(self.function);
             }
         } else {
@@ -166,7 +168,7 @@ impl<'a> Reader<'a> {
 
     /// True if a function counts for its callers.
     fn counts_for_callers(&self, function: &str) -> bool {
-        is_libc_memory_function(function) || self.stubs.contains(function)
+        is_memory_function(function) || self.stubs.contains(function)
     }
 
     /// Sums by layer. A line without one counts for that of the instruction at the next lower
@@ -205,8 +207,8 @@ pub(crate) fn layer_of(file: &str) -> Option<&str> {
     path.split(['/', '.']).next().filter(|name| !SHARED.contains(name))
 }
 
-fn is_libc_memory_function(function: &str) -> bool {
-    LIBC_MEMORY_FUNCTIONS.iter().any(|prefix| function.starts_with(prefix))
+fn is_memory_function(function: &str) -> bool {
+    MEMORY_FUNCTIONS.iter().any(|prefix| function.starts_with(prefix))
 }
 
 #[cfg(test)]
