@@ -1,10 +1,11 @@
 //! Block storage as in iSER and NVMe: the server moves blocks by RDMA. Ctrl-C ends it.
 //!
 //! ```text
-//! block server memif:/tmp/fw.sock,server 198.18.0.1
+//! block server memif:/tmp/fw.sock,server 198.18.0.1 [FILE]
 //! block client memif:/tmp/fw.sock,client 198.18.0.2 198.18.0.1:4791
 //! ```
 
+use std::fs::File;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -13,7 +14,7 @@ use ferrowarp::{
     WcStatus,
 };
 
-const USAGE: &str = "block server DEVICE ADDRESS | client DEVICE ADDRESS SERVER:PORT";
+const USAGE: &str = "block server DEVICE ADDRESS [FILE] | client DEVICE ADDRESS SERVER:PORT";
 const PORT: u16 = 4791;
 const TIMEOUT: Duration = Duration::from_secs(10);
 const CLIENTS: usize = 8;
@@ -21,7 +22,7 @@ const CLIENTS: usize = 8;
 const CREDITS: usize = 16;
 const BLOCK: u32 = 4096;
 const DISK: usize = 256 * BLOCK as usize;
-/// Bytes of a command: 0 to write or 1 to read, number of the block, memory of the client.
+/// Bytes of a command: 1 to write or 0 to read, number of the block, memory of the client.
 const COMMAND: usize = 2 + RemoteMr::WIRE_LEN;
 
 fn main() -> Result<()> {
@@ -30,15 +31,20 @@ fn main() -> Result<()> {
     let config = Config::new(device.parse()?, address.parse()?, 24).drive(DriveMode::Helper);
     let context = Context::open(config)?;
     match (role.as_str(), rest) {
-        ("server", []) => server(&context),
+        ("server", [] | [_]) => server(&context, rest.first()),
         ("client", [remote]) => client(&context, remote),
         _ => bail!(USAGE),
     }
 }
 
-fn server(context: &Context) -> Result<()> {
+fn server(context: &Context, file: Option<&String>) -> Result<()> {
     let (pd, buffers, len) = (context.alloc_pd(), CLIENTS * CREDITS, u32::try_from(COMMAND)?);
     let disk = pd.register(context.allocate(DISK)?, Access::LOCAL_WRITE)?;
+    if let Some(file) = file {
+        // Straight into the memory from which the clients get it.
+        let contents = File::open(file).with_context(|| file.clone())?;
+        println!("read {} bytes of {file}", disk.pread(contents, 0, DISK, 0)?);
+    }
     let commands = pd.register(context.allocate(buffers * COMMAND)?, Access::LOCAL_WRITE)?;
     // All clients share the buffers. A command has one, and at most three completions.
     let (srq, cq) = (pd.create_srq(buffers)?, context.create_cq(3 * buffers)?);
@@ -67,7 +73,7 @@ fn server(context: &Context) -> Result<()> {
             let Some((qp, to)) = client.zip(RemoteMr::from_bytes(&command[2..])) else { continue };
             let block = disk.sge(usize::from(command[1]) * BLOCK as usize, BLOCK);
             let mut post = qp.post();
-            let _ = if command[0] == 0 { post.read(block, to) } else { post.write(block, to) };
+            let _ = if command[0] == 1 { post.read(block, to) } else { post.write(block, to) };
             // The fence delays the response until a block that is read has arrived.
             post.send_inline(b"").signaled().fence();
             // Refused if the client has exceeded its credits.
@@ -85,35 +91,30 @@ fn client(context: &Context, remote: &str) -> Result<()> {
     qp.connect(remote.parse()?, ConnParam::new())?;
     qp.wait_established(TIMEOUT)?;
     let (mut credits, mut wcs, remote) = (CREDITS, [Wc::default()], blocks.remote());
-    for [op, block] in (0..512_u16).map(u16::to_be_bytes) {
+    // Passes over all blocks: read, write, read. Each is complete before the next one begins.
+    for [pass, block] in (0..768_u16).map(u16::to_be_bytes) {
         let offset = usize::from(block) * BLOCK as usize;
-        blocks.fill(offset, BLOCK as usize, if op == 0 { block } else { 0 });
+        blocks.fill(offset, BLOCK as usize, if pass == 1 { block } else { 0 });
         let place = RemoteMr { addr: remote.addr + offset as u64, len: BLOCK.into(), ..remote };
-        let mut command = [op; COMMAND];
-        command[1] = block;
-        command[2..].copy_from_slice(&place.to_bytes());
+        let command = [&[pass % 2, block], &place.to_bytes()[..]].concat();
         qp.post().send_inline(&command).signaled().ring()?;
         credits -= 1;
-        // All blocks are written before the first is read.
         while credits == 0 || block == 255 && credits < CREDITS {
             let [wc] = cq.wait(&mut wcs, TIMEOUT) else { bail!("the server is silent") };
-            ensure!(wc.status == WcStatus::Success, "{}: {}", wc.status, end(&qp));
+            ensure!(wc.status == WcStatus::Success, "{}: {:?}", wc.status, qp.attrs());
             if wc.opcode == WcOpcode::Recv {
                 qp.post_recv(0, [])?;
                 credits += 1;
             }
+        }
+        if (pass, block) == (0, 255) {
+            println!("the disk began with {:?}", char::from(blocks.load_last(0)));
         }
     }
     let is_right = |block: u8| blocks.load_last(usize::from(block) * BLOCK as usize) == block;
     println!("wrote and read 256 blocks; right: {}", (0..=255).all(is_right));
     qp.close()?;
     qp.wait_event(TIMEOUT).context("the server does not close")?;
-    println!("end: {}", end(&qp));
+    println!("end: {}", qp.attrs().and_then(|attrs| attrs.end).context("no connection")?);
     Ok(())
-}
-
-/// Returns the reason why the connection has ended.
-fn end(qp: &Qp) -> String {
-    let end = qp.attrs().and_then(|attrs| attrs.end);
-    end.map_or("it was never connected".to_owned(), |end| end.to_string())
 }

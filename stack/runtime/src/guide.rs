@@ -19,7 +19,8 @@
 //!
 //! A memory window ([`Mw`]) lends a part of a region for a while. Addresses in requests are those
 //! in memory, unless you choose others: [`MrOptions::iova`], or offsets by
-//! [`MrOptions::zero_based`].
+//! [`MrOptions::zero_based`]. [`Mr::pread`] reads a file straight into a region, and
+//! [`Region::pwrite`] writes one. [`Mr::as_mut_ptr`] is for other system calls.
 //!
 //! ```
 //! # use std::time::Duration;

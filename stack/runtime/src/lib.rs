@@ -100,7 +100,7 @@
 //! | `server` | Many clients in one thread that sleeps in `poll` on the channels' descriptors |
 //! | `tokio` | A task for each connection (feature `tokio`) |
 //! | `key_value` | RDMA Read of memory that changes: each record has a checksum |
-//! | `block` | Commands in a shared receive queue; the server moves blocks by RDMA Read and Write |
+//! | `block` | A shared receive queue; RDMA of blocks; a file read into registered memory |
 //!
 //! # Atomic operations and immediate data
 //!

@@ -58,13 +58,15 @@
 //! | `ibv_rereg_mr` with new access rights | `mr.enable(Access::REMOTE_READ)` |
 //! | `ibv_dereg_mr` | `mr.deregister()` returns the buffer |
 //! | `mr->lkey`, `mr->rkey` | `mr.lkey()`, `mr.rkey()`; `mr.remote()` for the peer |
+//! | `mr->addr`, `mr->length` | `mr.as_mut_ptr()`, `mr.len()` |
+//! | `pread` to registered memory | `mr.pread(&file, 0, 4096, 0)?` |
 //! | `ibv_alloc_mw` | `pd.allocate_window()?` |
 //! | `ibv_bind_mw` | `mw.bind(&mr, 0, 64, Access::REMOTE_READ, false)`, and post it |
 //! | `ibv_dealloc_mw` | `drop(mw)`; `mw.revoke()` only unbinds |
 //!
 //! ```no_run
 //! # use ferrowarp::*;
-//! # fn device(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+//! # fn device(config: Config, file: std::fs::File) -> Result<(), Box<dyn std::error::Error>> {
 //! let context = Context::open(config)?;
 //! assert!(context.config().qps_max > 0);
 //! assert!(context.link_is_up() && context.capabilities().mtu >= 1500);
@@ -76,6 +78,8 @@
 //! let high = MrOptions::new(Access::REMOTE_READ).iova(1 << 32);
 //! let at_0 = MrOptions::new(Access::REMOTE_READ).zero_based();
 //! assert_eq!(pd.register(context.allocate(64)?, high)?.sge(8, 8).addr, (1 << 32) + 8);
+//! assert_eq!((mr.as_mut_ptr().addr() as u64, mr.len()), (mr.addr(), 4096));
+//! mr.pread(&file, 0, 4096, 0)?;
 //! mr.enable(Access::REMOTE_READ);
 //! let mut mw = pd.allocate_window()?;
 //! let bind = mw.bind(&mr, 0, 64, Access::REMOTE_READ, false);

@@ -14,6 +14,17 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Runs the server and the client of an example, and expects these texts in their output. The
 /// server ends with its client if it `ends`.
 fn expect(name: &str, server_texts: &[&str], client_texts: &[&str], ends: bool) {
+    expect_with(name, &[], server_texts, client_texts, ends);
+}
+
+/// As [`expect`], with further arguments of the server.
+fn expect_with(
+    name: &str,
+    server_arguments: &[&str],
+    server_texts: &[&str],
+    client_texts: &[&str],
+    ends: bool,
+) {
     let Some(program) = process::program(&format!("examples/{name}")) else {
         skip(&format!("no example {name}; cargo build --profile test --examples"));
         return;
@@ -24,7 +35,8 @@ fn expect(name: &str, server_texts: &[&str], client_texts: &[&str], ends: bool) 
         let output = dir.path().join(format!("{}.log", arguments[0]));
         Running::start(Command::new(&program).args(arguments), output).unwrap()
     };
-    let mut server = start(&["server", &Link::Memif.server(&socket), "198.18.0.1"]);
+    let device = Link::Memif.server(&socket);
+    let mut server = start(&[&["server", &device, "198.18.0.1"], server_arguments].concat());
     server.wait_for("listening on port 4791", TIMEOUT).unwrap();
     let device = Link::Memif.client(&socket);
     let client = start(&["client", &device, "198.18.0.2", "198.18.0.1:4791"]);
@@ -78,5 +90,10 @@ fn key_value_reads_whole_records() {
 
 #[test]
 fn block_writes_and_reads_the_disk() {
-    expect("block", &[], &["wrote and read 256 blocks; right: true"], false);
+    let dir = process::temp_dir().unwrap();
+    let file = dir.path().join("disk");
+    std::fs::write(&file, "X".repeat(5000)).unwrap();
+    let client = ["the disk began with 'X'", "wrote and read 256 blocks; right: true"];
+    let arguments = [file.to_str().unwrap()];
+    expect_with("block", &arguments, &["read 5000 bytes of"], &client, false);
 }

@@ -25,6 +25,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "stack/runtime/src/clock.rs",
     "stack/runtime/src/handle/mr.rs",
     "stack/runtime/src/memory/arena.rs",
+    "stack/runtime/src/memory/direct_io.rs",
     "stack/runtime/src/memory/mapped.rs",
     "stack/runtime/src/memory/mod.rs",
     "stack/runtime/src/memory/opaque/portable.rs",

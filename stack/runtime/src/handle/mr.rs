@@ -6,7 +6,9 @@ mod region;
 mod remote;
 
 use std::fmt;
+use std::io;
 use std::ops::Deref;
+use std::os::fd::AsFd;
 
 use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::ddp::memory::Access;
@@ -144,6 +146,51 @@ impl Mr {
     /// If the range is not within the region.
     pub fn fill(&self, offset: usize, len: usize, byte: u8) {
         self.region.span(offset, len).fill(byte).expect(UNMAPPED);
+    }
+
+    /// Reads `len` bytes from a file, at `position`, straight to `offset` (`pread`). Returns the
+    /// number of bytes read, fewer at the end of the file. With `O_DIRECT` no byte is copied by a
+    /// processor: the memory of a [`Buffer`] begins with a page.
+    ///
+    /// ```
+    /// # use std::fs::File;
+    /// # use ferrowarp::*;
+    /// # fn example(disk: &Mr, file: &File) -> std::io::Result<()> {
+    /// let count = disk.pread(file, 0, 4096, 1 << 20)?;
+    /// assert_eq!(disk.pwrite(file, 0, count, 0)?, count);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The error of the system call; `EOVERFLOW` if `position` is 2^63 or more.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn pread(
+        &self,
+        fd: impl AsFd,
+        offset: usize,
+        len: usize,
+        position: u64,
+    ) -> io::Result<usize> {
+        self.region.span(offset, len).pread(fd.as_fd(), position)
+    }
+
+    /// Returns a pointer to the first byte, for system calls and libraries that access memory by
+    /// address: `readv`, `io_uring`, a device of your own.
+    ///
+    /// Three rules apply to code that uses it:
+    ///
+    /// - Make no reference of it, `&[u8]` neither, while peers or posted requests may write the
+    ///   bytes. Access them as other processes would: by system calls, volatile or atomic accesses.
+    /// - Whatever races with another access reads, or leaves, any mixture of old and new bytes.
+    ///   A completion or [`Mr::load_last`] says that the peer's bytes are there.
+    /// - The region outlives every access, also one in the background: [`Region::revoke`] and the
+    ///   drop wait for the stack, not for your `io_uring`.
+    #[must_use]
+    pub const fn as_mut_ptr(&self) -> *mut u8 {
+        self.region.as_ptr().cast_mut()
     }
 
     /// Loads the byte at `offset`, with acquire: if it is the last byte of an RDMA Write of the

@@ -5,6 +5,7 @@
 //! old and new bytes is a valid result; [`opaque`] explains why these copies may race.
 
 mod arena;
+mod direct_io;
 mod mapped;
 pub(crate) mod opaque;
 mod owner;

@@ -17,6 +17,7 @@ mod control_calls;
 mod cq_resize;
 mod descriptors;
 mod device_removal;
+mod direct_io;
 mod drive_modes;
 mod during_poll;
 mod end_to_end;

@@ -1,6 +1,8 @@
 //! State and methods that all kinds of memory regions have.
 
 use std::fmt;
+use std::io;
+use std::os::fd::AsFd;
 
 use ferrowarp_lockfree::invalidation;
 use ferrowarp_proto::ddp::memory::Access;
@@ -128,6 +130,33 @@ impl Region {
     /// If the range is not within the region.
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         self.span.slice(offset, out.len()).read(out).expect(UNMAPPED);
+    }
+
+    /// Writes `len` bytes at `offset` to a file, at `position`, without a copy to another buffer
+    /// (`pwrite`). Returns the number of bytes written. If a peer changes them meanwhile, the file
+    /// may have any mixture of old and new bytes.
+    ///
+    /// # Errors
+    /// The error of the system call; `EOVERFLOW` if `position` is 2^63 or more.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    pub fn pwrite(
+        &self,
+        fd: impl AsFd,
+        offset: usize,
+        len: usize,
+        position: u64,
+    ) -> io::Result<usize> {
+        self.span(offset, len).pwrite(fd.as_fd(), position)
+    }
+
+    /// Returns a pointer to the first byte, for system calls and libraries that read memory by
+    /// address. [`Mr::as_mut_ptr`](crate::Mr::as_mut_ptr) has the rules. Nobody may write through
+    /// this one.
+    #[must_use]
+    pub const fn as_ptr(&self) -> *const u8 {
+        self.span.as_mut_ptr().cast_const()
     }
 
     /// Revokes all access immediately, including that of windows bound to the region. Waits until
