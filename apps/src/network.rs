@@ -187,7 +187,7 @@ fn parse_route(words: &[String]) -> Result<Route, String> {
     if destination.address.is_ipv4() != gateway.is_ipv4() {
         return Err(form());
     }
-    Ok(Route { destination: destination.address, prefix_len: destination.len, via: gateway })
+    Ok(Route::new(destination.address, destination.len, gateway))
 }
 
 /// A peer: an address, `198.18.0.1` or `2001:2::1`, or with a port, `198.18.0.1:4420` or

@@ -167,6 +167,7 @@ pub fn pair(mtu: u16, checksum: ChecksumMode) -> [LoopDevice; 2] {
             send_mtu: mtu,
             checksum,
             tso_segments_max: 0,
+            hairpin_mtu: 0,
         },
         data: free_list(DATA_COUNT, mtu),
         control: free_list(CONTROL_COUNT, mtu),

@@ -225,6 +225,26 @@ impl TxMbuf {
         RetainedMbuf(self.0)
     }
 
+    /// Converts the frame into one that was received, as over `net_ring`: sent to this port itself.
+    /// Checksums that were requested count as correct.
+    ///
+    /// # Panics
+    /// If the frame is to be cut into segments.
+    #[must_use]
+    pub fn into_received(self) -> Mbuf {
+        let raw = self.0;
+        let flags = OL_FLAGS.get(raw);
+        assert_eq!(flags & sys::RTE_MBUF_F_TX_TCP_SEG, 0, "one segment");
+        if flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0 {
+            // References retained in addition never access this field.
+            OL_FLAGS.set(raw, flags | RxChecksum::GOOD_FLAGS);
+        }
+        core::mem::forget(self);
+        // SAFETY: the frame was complete when it was passed here; this value's reference is given
+        // up.
+        unsafe { Mbuf::from_raw(raw) }
+    }
+
     /// Returns the frame, up to its current length.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -305,6 +325,10 @@ pub enum RxChecksum {
 }
 
 impl RxChecksum {
+    /// Flags of a received mbuf with correct checksums.
+    const GOOD_FLAGS: u64 =
+        sys::RTE_MBUF_F_RX_IP_CKSUM_GOOD as u64 | sys::RTE_MBUF_F_RX_L4_CKSUM_GOOD as u64;
+
     /// Reads the flags of a received mbuf.
     ///
     /// Both flags of a checksum together (`RTE_MBUF_F_RX_L4_CKSUM_NONE`) mean that the bytes are

@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 
 use crate::net::fragments::ReassemblyConfig;
 use crate::net::interface::InterfaceConfig;
-use crate::net::neighbor::NeighborConfig;
+use crate::net::neighbor::{NeighborConfig, StaticNeighbor};
 use crate::net::routing::{InterfaceAddress, Route};
 use crate::tcp;
 use crate::time::{MILLISECOND, SECOND};
@@ -27,6 +27,8 @@ pub struct EngineConfig {
     pub vlan: Option<u16>,
     /// DSCP and time to live of TCP segments, unless their connection has its own.
     pub ip: IpFields,
+    /// Neighbors that are not resolved, as configured.
+    pub static_neighbors: Vec<StaticNeighbor>,
     /// Timing of the neighbor cache.
     pub neighbors: NeighborConfig,
     /// Limits of IP reassembly.
@@ -117,6 +119,7 @@ impl EngineConfig {
             routes: Vec::new(),
             vlan: None,
             ip: IpFields::DEFAULT,
+            static_neighbors: Vec::new(),
             neighbors: NeighborConfig::default(),
             fragments: ReassemblyConfig::default(),
             seed,
@@ -151,6 +154,7 @@ impl EngineConfig {
             routes: &self.routes,
             vlan: self.vlan,
             ip: self.ip,
+            static_neighbors: &self.static_neighbors,
             neighbors: self.neighbors,
             fragments: self.fragments,
             seed: self.seed,

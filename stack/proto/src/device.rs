@@ -73,6 +73,10 @@ pub struct Capabilities {
     pub send_mtu: u16,
     /// Place at which checksums are computed and verified.
     pub checksum: ChecksumMode,
+    /// Largest IP packet in bytes that the port returns to its own receive queue, if it is sent to
+    /// the port's hardware address ([`Device::enable_hairpin`]): frames have as much room. 0 if it
+    /// does not return frames; then no address of this host can be connected to.
+    pub hairpin_mtu: u16,
     /// Most segments into which the port cuts a frame (TCP segmentation offload, see
     /// [`Device::request_segmentation`]); 0 if it does not. Requires that it computes the TCP
     /// checksum.
@@ -241,6 +245,23 @@ pub trait Device {
         _request: &SegmentationRequest,
     ) -> bool {
         unreachable!("the port cuts no frames");
+    }
+
+    /// Has the port return what is sent to its own hardware address from now on, instead of sending
+    /// it: called if [`Capabilities::hairpin_mtu`] is not 0, before the first such frame, and again
+    /// any number of times. So a port without local connections need not look at destinations.
+    ///
+    /// The frames arrive at this queue, in order. The port keeps a bounded number of them, and
+    /// drops more as on a wire. Checksums that it was to compute count as correct.
+    ///
+    /// False if it returns none.
+    fn enable_hairpin(&mut self) -> bool {
+        false
+    }
+
+    /// True if frames that the port has returned wait to be received.
+    fn has_hairpinned(&self) -> bool {
+        false
     }
 
     /// Queues a frame for the next flush. Frames are sent in the order queued. If the queue is full

@@ -9,21 +9,25 @@ use std::time::Duration;
 
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::PARTIAL_BYTES_MIN;
+use ferrowarp_proto::net::neighbor::StaticNeighbor;
 use ferrowarp_proto::net::routing::{self, InterfaceAddress, Route, RoutingTable};
 use ferrowarp_proto::setters;
 use ferrowarp_proto::steering::mesh::SHARD_COUNT_MAX;
 use ferrowarp_proto::verbs::cm::TIME_MIN;
-use ferrowarp_proto::wire::ethernet::VLAN_MAX;
+use ferrowarp_proto::wire::ethernet::{self, VLAN_MAX};
 use ferrowarp_proto::wire::ip::{DSCP_MAX, IpFields};
 
 use crate::cores;
-use crate::device::{DeviceSpec, Hugepages, OpenConfig, PoolNeeds};
+use crate::device::{DeviceSpec, Hugepages, MTU_MIN, OpenConfig, PoolNeeds};
 use crate::error::OpenError;
 use crate::limits::Limits;
 use crate::tcp::TcpSettings;
 
 /// Minimum link MTU for IPv6 (RFC 8200 section 5).
 const MTU_MIN_V6: u16 = 1280;
+
+/// Static neighbors of a context, at most: half of the neighbor cache.
+const NEIGHBORS_MAX: usize = 512;
 
 /// Memory regions and windows of a context, at most.
 const REGIONS_MAX: usize = 1 << 20;
@@ -86,6 +90,9 @@ pub struct Config {
     pub addresses: Vec<InterfaceAddress>,
     /// Routes to other links; the longest matching prefix is used. See [`Route::default_via`].
     pub routes: Vec<Route>,
+    /// Neighbors with a known hardware address. No ARP or neighbor discovery message is sent for
+    /// them, none changes them, and they do not time out. The last one for an address counts.
+    pub neighbors: Vec<StaticNeighbor>,
     /// VLAN ID (802.1Q) of all frames, 1 to 4094; `None`: frames have no tag.
     pub vlan: Option<u16>,
     /// Maximum IP packet length in bytes, at least [`MTU_MIN`], with an IPv6 address 1280; the
@@ -94,6 +101,10 @@ pub struct Config {
     /// [`MTU_MIN`]: crate::device::MTU_MIN
     /// [`MTU_MAX`]: crate::device::MTU_MAX
     pub mtu: u16,
+    /// Maximum IP packet length in bytes between the context's own addresses, within the same limits.
+    /// It may exceed `mtu`: such packets stay in memory. All buffers for frames to be sent are then
+    /// as long. `None`: `mtu`.
+    pub hairpin_mtu: Option<u16>,
     /// Computation and check of TCP and IPv4 checksums. `None`: disabled on `ring`, whose peer is
     /// in the same memory; left to a NIC as far as it offers that; in software elsewhere.
     /// `Offload` leaves to the port what it offers, of TCP at least, and is an error where that is
@@ -190,8 +201,10 @@ impl Config {
             device,
             addresses: vec![InterfaceAddress { ip: address, prefix_len }],
             routes: Vec::new(),
+            neighbors: Vec::new(),
             vlan: None,
             mtu,
+            hairpin_mtu: None,
             checksum,
             tso,
             hugepages,
@@ -230,6 +243,14 @@ impl Config {
         self
     }
 
+    /// Adds the neighbor `ip` with the hardware address `mac` to
+    /// [`neighbors`](field@Self::neighbors).
+    #[must_use]
+    pub fn neighbor(mut self, ip: IpAddr, mac: [u8; 6]) -> Self {
+        self.neighbors.push(StaticNeighbor { ip, mac });
+        self
+    }
+
     /// Sets [`cores`](field@Self::cores).
     #[must_use]
     pub fn cores(mut self, cores: impl Into<Vec<usize>>) -> Self {
@@ -240,6 +261,7 @@ impl Config {
     setters! {
         vlan: Option<u16>,
         mtu: u16,
+        hairpin_mtu: Option<u16>,
         checksum: Option<ChecksumMode>,
         tso: bool,
         hugepages: Hugepages,
@@ -262,7 +284,7 @@ impl Config {
         virtual_time: Option<Duration>,
     }
 
-    /// Checks the shards, numbers, addresses, routes and VLAN, as opening a context does before
+    /// Checks the shards, numbers, addresses, routes, neighbors and VLAN, as opening a context does before
     /// anything else.
     ///
     /// # Errors
@@ -278,7 +300,6 @@ impl Config {
         if self.addresses.is_empty() {
             return Err(OpenError::NoAddress);
         }
-        let fits = |ip: IpAddr, prefix_len| prefix_len <= if ip.is_ipv4() { 32 } else { 128 };
         for &InterfaceAddress { ip, prefix_len } in &self.addresses {
             if !routing::is_unicast_host(ip) {
                 return Err(OpenError::Address { address: ip });
@@ -289,30 +310,54 @@ impl Config {
             if !(InterfaceAddress { ip, prefix_len }).is_host() {
                 return Err(OpenError::LinkAddress { address: ip, prefix_len });
             }
-            if ip.is_ipv6() && self.mtu < MTU_MIN_V6 {
-                return Err(OpenError::MtuV6 { mtu: self.mtu, address: ip });
+            let least = self.mtu.min(self.hairpin_mtu.unwrap_or(self.mtu));
+            if ip.is_ipv6() && least < MTU_MIN_V6 {
+                return Err(OpenError::MtuV6 { mtu: least, address: ip });
             }
         }
-        let routing = RoutingTable::new(&self.addresses, &[]);
-        for &Route { destination, prefix_len, via } in &self.routes {
-            if !fits(destination, prefix_len) {
-                return Err(OpenError::Prefix { address: destination, prefix_len });
-            }
-            if destination.is_multicast() || destination.is_loopback() {
-                return Err(OpenError::Address { address: destination });
-            }
-            if destination.is_ipv4() != via.is_ipv4() || routing.next_hop(via).is_none() {
-                return Err(OpenError::Router { via });
-            }
-        }
+        self.validate_routes()?;
+        self.validate_neighbors()?;
         match self.vlan {
             Some(vlan) if !(1..=VLAN_MAX).contains(&vlan) => Err(OpenError::Vlan { vlan }),
             _ => Ok(()),
         }
     }
 
-    /// True if connections to a peer are possible: it is another host, on a link of one of the
-    /// addresses or behind a router.
+    fn validate_routes(&self) -> Result<(), OpenError> {
+        let links = RoutingTable::new(&self.addresses, &[]);
+        for &Route { destination, prefix_len, via, mtu } in &self.routes {
+            if !fits(destination, prefix_len) {
+                return Err(OpenError::Prefix { address: destination, prefix_len });
+            }
+            if destination.is_multicast() || destination.is_loopback() {
+                return Err(OpenError::Address { address: destination });
+            }
+            if destination.is_ipv4() != via.is_ipv4() || !is_neighbor(&links, via) {
+                return Err(OpenError::Router { via });
+            }
+            let min = if destination.is_ipv6() { MTU_MIN_V6 } else { MTU_MIN };
+            if let Some(mtu) = mtu.filter(|&mtu| mtu < min) {
+                return Err(OpenError::RouteMtu { destination, prefix_len, mtu, min });
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_neighbors(&self) -> Result<(), OpenError> {
+        let links = RoutingTable::new(&self.addresses, &[]);
+        for &StaticNeighbor { ip, mac } in &self.neighbors {
+            if !is_neighbor(&links, ip) {
+                return Err(OpenError::Neighbor { ip });
+            }
+            if !ethernet::is_unicast(mac) {
+                return Err(OpenError::NeighborMac { ip, mac });
+            }
+        }
+        Ok(())
+    }
+
+    /// True if connections to a peer are possible: it is a host on a link of one of the addresses
+    /// or behind a router, or one of the addresses itself.
     #[must_use]
     pub fn reaches(&self, peer: IpAddr) -> bool {
         let routing = RoutingTable::new(&self.addresses, &self.routes);
@@ -323,6 +368,7 @@ impl Config {
     fn validate_numbers(&self) -> Result<(), OpenError> {
         let TcpSettings { keepalive, user_timeout, stall_timeout, .. } = self.tcp;
         for (setting, value, min, max) in [
+            ("neighbors", self.neighbors.len(), 0, NEIGHBORS_MAX),
             ("regions_max", self.regions_max, 0, REGIONS_MAX),
             ("qps_max", self.qps_max, 1, QPS_MAX),
             ("limits.connections_max", self.limits.connections_max, 1, CONNECTIONS_MAX),
@@ -384,6 +430,7 @@ impl Config {
     pub(crate) fn open_config(&self) -> OpenConfig {
         OpenConfig {
             mtu: self.mtu,
+            hairpin_mtu: self.hairpin_mtu,
             checksum: self.checksum,
             tso: self.tso,
             pools: self.pools,
@@ -393,4 +440,14 @@ impl Config {
             ..OpenConfig::new()
         }
     }
+}
+
+/// True if the prefix length is possible for an address of this family.
+const fn fits(ip: IpAddr, prefix_len: u8) -> bool {
+    prefix_len <= if ip.is_ipv4() { 32 } else { 128 }
+}
+
+/// True if `ip` is another host on one of the links.
+fn is_neighbor(links: &RoutingTable, ip: IpAddr) -> bool {
+    links.is_other_host(ip) && links.next_hop(ip) == Some(ip)
 }

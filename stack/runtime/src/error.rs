@@ -11,6 +11,16 @@ use ferrowarp_proto::verbs::srq::SrqError;
 use crate::device::DeviceError;
 use crate::memory::Buffer;
 
+/// A hardware address as text: `02:00:00:00:00:01`.
+struct Mac([u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
 /// Error of opening a context.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +77,38 @@ pub enum OpenError {
     Router {
         /// The router.
         via: std::net::IpAddr,
+    },
+    /// The MTU of a route is below the minimum of its address family.
+    #[error(
+        "an MTU of {mtu} for the route to {destination}/{prefix_len} is not possible: give {min} \
+         or more"
+    )]
+    RouteMtu {
+        /// Destination of the route.
+        destination: std::net::IpAddr,
+        /// Its prefix length.
+        prefix_len: u8,
+        /// The MTU given.
+        mtu: u16,
+        /// Least MTU.
+        min: u16,
+    },
+    /// A static neighbor is not on-link, or is this host.
+    #[error(
+        "the neighbor {ip} is not another host on the link of any address (give an address whose \
+         prefix covers it, or a route through a neighbor)"
+    )]
+    Neighbor {
+        /// The address of the neighbor.
+        ip: std::net::IpAddr,
+    },
+    /// The hardware address of a static neighbor is a group address or all zeros.
+    #[error("{} is not the hardware address of one host: give a unicast one for {ip}", Mac(*mac))]
+    NeighborMac {
+        /// The address of the neighbor.
+        ip: std::net::IpAddr,
+        /// The hardware address given.
+        mac: [u8; 6],
     },
     /// The VLAN ID is out of range.
     #[error("{vlan} is not a VLAN ID: give 1 to 4094")]

@@ -131,6 +131,12 @@
 //! # }
 //! ```
 //!
+//! A context connects to its own addresses as well: two queue pairs of it are then both ends. Their
+//! frames stay in memory, whatever the device, and may be longer than those of the port
+//! ([`Config::hairpin_mtu`]). [`Config::route`] and [`Route::mtu`] lead to other links and limit the
+//! packets there. [`Config::neighbor`] gives the hardware address of a neighbor that does not answer
+//! ARP.
+//!
 //! # Completion
 //!
 //! Requests of a queue pair complete in order. A signaled request has a completion ([`Wc`]), and so

@@ -22,6 +22,8 @@
 //! | Context | [`Context`], [`Config`], [`DriveMode`], [`Limits`], [`ShardHandle`] |
 //! | Network | [`InterfaceAddress`], [`Route`], [`TcpSettings`]; module [`device`] |
 //! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`OwnedMr`], [`SharedMr`], [`Mw`], [`Access`] |
+//! | Network | [`InterfaceAddress`], [`Route`], [`StaticNeighbor`], [`TcpSettings`]; module [`device`] |
+//! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`Mw`], [`Access`], [`RemoteMr`], [`RemoteAddr`] |
 //! | Queues | [`Cq`], [`Qp`], [`Srq`], [`CqOptions`], [`QpOptions`], [`SrqOptions`] |
 //! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
 //! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |
@@ -269,6 +271,7 @@ pub use ferrowarp_proto::{
     ddp::memory::Access,
     ddp::regions::{RegisterError, Stag},
     ended::Ended,
+    net::neighbor::StaticNeighbor,
     net::routing::{InterfaceAddress, Route},
     rdmap::operation::{
         AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, SGE_COUNT_MAX, Sge, immediate_u32,

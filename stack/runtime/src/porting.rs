@@ -45,6 +45,8 @@
 //! | `ibv_open_device` | `Context::open(config)?` |
 //! | `ibv_query_device` | `context.config()` has the limits |
 //! | `ibv_query_port` | `context.link_is_up()`, `context.capabilities().mtu` |
+//! | loopback, to an address of the device | `qp.connect` to it; [`Config::hairpin_mtu`] |
+//! | `ip neigh add`, `ip route add ... mtu` | [`Config::neighbor`], [`Route::mtu`] |
 //! | `ibv_close_device` | `context.close()` |
 //! | `ibv_alloc_pd` | `context.alloc_pd()` |
 //! | `ibv_dealloc_pd` | `drop(pd)` |

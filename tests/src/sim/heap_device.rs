@@ -139,6 +139,12 @@ pub struct HeapDevice {
     pub frames_cut: usize,
     /// The driver refuses frames that are to be cut.
     refuses_to_cut: bool,
+    /// Frames to its own hardware address come back.
+    hairpins: bool,
+    /// Frames that it has returned and holds, at most.
+    hairpin_len: usize,
+    /// Frames that it has dropped because there were more.
+    pub hairpin_drops: usize,
     /// Frames from the link.
     pub inbound: FrameQueue,
     /// Frames to the link.
@@ -156,6 +162,7 @@ impl HeapDevice {
                 send_mtu: mtu,
                 checksum: ChecksumMode::Software,
                 tso_segments_max: 0,
+                hairpin_mtu: mtu,
             },
             sizes,
             data_in_use: InUse::default(),
@@ -165,6 +172,9 @@ impl HeapDevice {
             head_len,
             frames_cut: 0,
             refuses_to_cut: false,
+            hairpins: false,
+            hairpin_len: HAIRPIN_LEN,
+            hairpin_drops: 0,
             inbound: FrameQueue::default(),
             outbound: FrameQueue::default(),
         }
@@ -191,6 +201,16 @@ impl HeapDevice {
         self.capabilities.tso_segments_max = if cuts { TSO_SEGMENTS_MAX } else { 0 };
     }
 
+    /// Has packets of up to `bytes` returned that are sent to the port itself; 0: none are.
+    pub const fn set_hairpin_mtu(&mut self, bytes: u16) {
+        self.capabilities.hairpin_mtu = bytes;
+    }
+
+    /// Limits the frames that it has returned and holds.
+    pub const fn set_hairpin_len(&mut self, frames: usize) {
+        self.hairpin_len = frames;
+    }
+
     /// Behaves like a driver that refuses what it offered.
     pub const fn refuse_to_cut(&mut self) {
         self.refuses_to_cut = true;
@@ -211,6 +231,28 @@ impl HeapDevice {
     #[must_use]
     pub fn frames_in_use(&self) -> usize {
         self.data_in_use.get() + self.control_in_use.get()
+    }
+}
+
+/// Frames that a port has returned and holds, at most, unless set.
+const HAIRPIN_LEN: usize = 256;
+
+impl HeapDevice {
+    /// Returns a frame to the receive queue, or drops it if there are too many. Checksums requested
+    /// of the port are filled in: this device reports none as verified.
+    fn hairpin(&mut self, frame: &HeapTx) {
+        assert_eq!((frame.cut_to, frame.appended.len()), (None, 0), "no frame to be cut");
+        let mut bytes = frame.buffer.bytes.clone();
+        assert!(bytes.len() <= usize::from(self.capabilities.hairpin_mtu) + 18, "it fits");
+        if let Some(request) = &frame.requested {
+            fill_in_checksums(&mut bytes, request);
+        }
+        let mut inbound = self.inbound.borrow_mut();
+        if inbound.len() < self.hairpin_len {
+            inbound.push_back(bytes);
+        } else {
+            self.hairpin_drops += 1;
+        }
     }
 }
 
@@ -326,7 +368,8 @@ impl Device for HeapDevice {
             return None;
         }
         in_use.set(in_use.get() + 1);
-        let bytes = vec![0xa5; frame_capacity(self.capabilities.mtu)];
+        let bytes =
+            vec![0xa5; frame_capacity(self.capabilities.mtu.max(self.capabilities.hairpin_mtu))];
         let buffer = Rc::new(Buffer { bytes, in_use: Rc::clone(in_use) });
         Some(HeapTx {
             buffer,
@@ -349,7 +392,19 @@ impl Device for HeapDevice {
         TX_QUEUE_LEN.saturating_sub(self.outbound.borrow().len())
     }
 
+    fn enable_hairpin(&mut self) -> bool {
+        self.hairpins = self.capabilities.hairpin_mtu > 0;
+        self.hairpins
+    }
+
+    fn has_hairpinned(&self) -> bool {
+        self.hairpins && !self.inbound.borrow().is_empty()
+    }
+
     fn transmit(&mut self, frame: HeapTx) {
+        if self.hairpins && frame.buffer.bytes.first_chunk() == Some(&self.capabilities.mac) {
+            return self.hairpin(&frame);
+        }
         // Ethernet header and VLAN tag. A `send_mtu` below `MTU_MIN` may be exceeded by headers
         // alone.
         let frame_max = usize::from(self.capabilities.send_mtu.max(MTU_MIN)) + 18;

@@ -69,6 +69,8 @@ pub struct WorldOptions {
     pub mtu: u16,
     /// MTU for transmission in bytes, if less than `mtu`.
     pub send_mtu: u16,
+    /// Largest packet that a port returns to itself, in bytes, if not `mtu`; 0: none.
+    pub hairpin_mtu: Option<u16>,
     /// Faults of the link, in both directions.
     pub faults: Faults,
     /// Pool sizes of both ports.
@@ -133,6 +135,7 @@ impl WorldOptions {
             seed,
             mtu: 1500,
             send_mtu: u16::MAX,
+            hairpin_mtu: None,
             faults,
             pools: PoolSizes { data: 1024, reserve: 16, control: 64 },
             head_len: usize::MAX,
@@ -174,6 +177,7 @@ fn make_device(options: &WorldOptions, host: u8) -> HeapDevice {
     let mac = [2, 0, 0, 0, 0, host];
     let mut device = HeapDevice::new(mac, options.mtu, options.pools, options.head_len);
     device.set_send_mtu(options.send_mtu);
+    device.set_hairpin_mtu(options.hairpin_mtu.unwrap_or(options.mtu));
     if options.repair_checksums {
         device.skip_checksums();
     } else {

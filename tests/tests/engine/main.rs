@@ -16,6 +16,7 @@ mod footprint;
 mod full_table;
 mod fuzz_targets;
 mod golden;
+mod hairpin;
 mod icmp_errors;
 mod ip_fields;
 mod ip_reassembly;

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::mpa::startup::{self, Offer};
+use ferrowarp_proto::net::neighbor::StaticNeighbor;
 use ferrowarp_proto::net::routing::{InterfaceAddress, Route};
 use ferrowarp_proto::net::{arp, ndp};
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
@@ -321,11 +322,7 @@ fn next_hop_is_the_longest_prefix_match() {
         let mut fx = NeighborFixture::announced(|config| {
             config.routes = vec![
                 Route::default_via(near(v6, 253)),
-                Route {
-                    destination: far(v6, 0),
-                    prefix_len: if v6 { 64 } else { 24 },
-                    via: near(v6, 254),
-                },
+                Route::new(far(v6, 0), if v6 { 64 } else { 24 }, near(v6, 254)),
             ];
         });
         fx.connect(far(v6, 7));
@@ -334,6 +331,30 @@ fn next_hop_is_the_longest_prefix_match() {
         let sent = fx.sent();
         let (syn, to) = syn_of(&sent).unwrap();
         assert_eq!((to, syn.tuple.local), (ROUTER, SocketAddr::new(far(v6, 7), PORT)));
+    }
+}
+
+/// The route's MTU limits the MSS, and a router with a known hardware address is not resolved.
+#[test]
+fn route_has_an_mtu_and_a_static_next_hop() {
+    for v6 in [false, true] {
+        let mut fx = NeighborFixture::announced(|config| {
+            let router = near(v6, 254);
+            config.routes = vec![Route::default_via(router).mtu(1300)];
+            config.static_neighbors = vec![StaticNeighbor { ip: router, mac: ROUTER }];
+        });
+        fx.advertise(near(v6, 254), MOVED, true);
+        fx.connect(far(v6, 7));
+        let sent = fx.sent();
+        assert!(solicited(&sent).is_empty());
+        let (syn, to) = syn_of(&sent).unwrap();
+        assert_eq!((to, syn.options.mss), (ROUTER, Some(if v6 { 1240 } else { 1260 })));
+        fx.connect(near(v6, 2));
+        assert_eq!(solicited(&fx.sent()), [near(v6, 2)]);
+        fx.advertise(near(v6, 2), PEER, true);
+        let sent = fx.sent();
+        let (syn, _) = syn_of(&sent).unwrap();
+        assert_eq!(syn.options.mss, Some(if v6 { 1440 } else { 1460 }), "the link has the port's");
     }
 }
 
@@ -347,7 +368,7 @@ fn connect_without_a_route_is_refused() {
         param.local_address = local_address;
         fx.base.engine.connect(now, qp, SocketAddr::new(remote, 1), &param).unwrap_err()
     };
-    for remote in [far(false, 1), far(true, 1), ours(false), ours(true), near(false, 255)] {
+    for remote in [far(false, 1), far(true, 1), near(false, 255)] {
         assert_eq!(refuse(remote, None), CmError::Unreachable, "{remote}");
     }
     assert_eq!(refuse(near(false, 2), Some(near(false, 9))), CmError::NotLocal);

@@ -6,6 +6,7 @@ use crate::config::EngineConfig;
 use crate::connection::schedule::Schedule;
 use crate::connection::setup::listeners::{ListenerRef, Listeners};
 use crate::connection::setup::secrets::Secrets;
+use crate::connection::tcp_configs::TcpConfigs;
 use crate::connection::tx::TxPort;
 use crate::connection::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
@@ -43,11 +44,7 @@ pub(crate) type Retained<E> = <<E as Env>::Device as Device>::Retained;
 /// [`Deferred`].
 pub(crate) struct Context<E: Env> {
     pub(crate) config: EngineConfig,
-    /// TCP settings for IPv4 and for IPv6.
-    pub(crate) tcp_configs: [Arc<tcp::Config>; 2],
-    /// The same with the keepalive and the user timeout of the last connection that had its own:
-    /// many connections share them.
-    pub(crate) own_tcp_configs: [Arc<tcp::Config>; 2],
+    pub(crate) tcp_configs: TcpConfigs,
     pub(crate) capabilities: Capabilities,
     pub(crate) device: E::Device,
     pub(crate) net: Interface,
@@ -63,9 +60,14 @@ pub(crate) struct Context<E: Env> {
 }
 
 impl<E: Env> Context<E> {
-    /// Returns the TCP settings of a connection: the MSS depends on the address family.
+    /// Returns the TCP settings of a connection: the MSS depends on the address family and on the
+    /// route.
     pub(crate) fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
-        &self.tcp_configs[usize::from(tuple.remote.is_ipv6())]
+        let remote = tuple.remote.ip();
+        if self.net.hairpins_to(remote) {
+            return self.tcp_configs.of_hairpin(remote);
+        }
+        self.tcp_configs.of_route(remote, || self.net.routing().route_mtu(remote))
     }
 
     /// Gives a connection the settings of TCP and IP that its parameters name.
@@ -77,19 +79,14 @@ impl<E: Env> Context<E> {
         if keepalive.is_none() && user_timeout.is_none() {
             return;
         }
-        let family = usize::from(tcb.tuple().remote.is_ipv6());
-        let mut cfg = tcp::Config::clone(&self.tcp_configs[family]);
+        let mut cfg = tcp::Config::clone(self.tcp_config(&tcb.tuple()));
         if let Some(keepalive) = keepalive {
             cfg.set_keepalive(keepalive);
         }
         if let Some(timeout) = user_timeout {
             cfg.user_timeout_ns = time::nanos(timeout);
         }
-        let latest = &mut self.own_tcp_configs[family];
-        if !latest.ends_alike(&cfg) {
-            *latest = Arc::new(cfg);
-        }
-        tcb.set_config(Arc::clone(latest));
+        tcb.set_config(self.tcp_configs.share(cfg));
     }
 
     /// Returns a count that grows by one with each segment with stream bytes, and with few other

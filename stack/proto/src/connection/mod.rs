@@ -18,6 +18,7 @@ pub(crate) mod rx_plain;
 pub(crate) mod schedule;
 pub(crate) mod segment_frame;
 pub(crate) mod setup;
+pub(crate) mod tcp_configs;
 pub(crate) mod tx;
 mod tx_pack;
 pub(crate) mod tx_reclaim;

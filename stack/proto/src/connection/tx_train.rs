@@ -53,7 +53,8 @@ impl<E: Env> Connection<E> {
         // One packet for all, if the port cuts it.
         let cut_max = tx_tso::segments_max(capabilities.tso_segments_max, fpdu_len);
         let mut port = TxPort::new(device, counters, capabilities);
-        if cut_max > 1 {
+        // A frame that it returns to this host is not cut.
+        if cut_max > 1 && self.tcb.remote_mac() != capabilities.mac {
             let tcb = &mut self.tcb;
             let tso = TsoTrain { tcb, framing: self.framing, memory, port, ulpdu_len };
             let Ok(sent) = tso.send(now, &mut segments, cut_max) else {

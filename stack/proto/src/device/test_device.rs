@@ -79,6 +79,7 @@ impl Device for TestDevice {
             send_mtu: MTU,
             checksum: ChecksumMode::Software,
             tso_segments_max: 0,
+            hairpin_mtu: 0,
         }
     }
 

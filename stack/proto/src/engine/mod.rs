@@ -38,9 +38,10 @@ use crate::connection::Connection;
 use crate::connection::context::{Context, Env, Pools};
 use crate::connection::setup::listeners::Listeners;
 use crate::connection::setup::secrets::Secrets;
+use crate::connection::tcp_configs::TcpConfigs;
 use crate::connection::tx_reclaim::TxReclaim;
 use crate::ddp::memory::Memory;
-use crate::device::{Device, frame_capacity};
+use crate::device::{Capabilities, Device, frame_capacity};
 use crate::engine::connections::Connections;
 use crate::engine::event_queue::EventSweep;
 use crate::engine::tx_turns::TxVisits;
@@ -50,7 +51,7 @@ use crate::net::reply_limits::ReplyLimits;
 use crate::steering::backlog::Backlogs;
 use crate::steering::mesh::MeshPort;
 use crate::steering::owners::ShardId;
-use crate::tcp::{self, CopyPool, OooPool};
+use crate::tcp::{CopyPool, OooPool};
 use crate::time::Instant;
 use crate::verbs::cm::EndReason;
 use crate::verbs::qp::QpState;
@@ -58,7 +59,7 @@ use crate::verbs::qp_table::QueuePairs;
 use crate::verbs::resources::{OverrunCq, Verbs};
 use crate::verbs::wc::Completions;
 use crate::wheel::Timer;
-use crate::wire::tcp::{IPV4_LEN, IPV6_LEN, TCP_LEN};
+use crate::wire::tcp::{IPV4_LEN, TCP_LEN};
 
 /// Budget of a pass to end the queue pairs of completion queues that overran: a look at a slot
 /// counts 1, to end the queue pair in it [`OVERRUN_COST_OF_END`] more. So a pass ends 64 of many.
@@ -137,23 +138,17 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let capabilities = device.capabilities();
         config.tcp.checksum = capabilities.checksum;
         config.tcp.challenge_acks = config.challenge_acks_per_connection();
-        let tcp_configs = [IPV4_LEN, IPV6_LEN].map(|ip_len| {
-            let [mss, send_mss] = [capabilities.mtu, capabilities.send_mtu].map(|mtu| {
-                let mss = usize::from(mtu).saturating_sub(ip_len + TCP_LEN);
-                u16::try_from(mss).unwrap_or(u16::MAX)
-            });
-            Arc::new(tcp::Config { mss, send_mss, ..config.tcp.clone() })
-        });
+        let Capabilities { mtu, send_mtu, hairpin_mtu, .. } = capabilities;
         let pools = Pools {
             fpdu: FpduPool::new(config.partial_bytes_max),
             ooo: OooPool::new(
                 config.ooo_frames_max,
                 config.ooo_bytes_max,
-                usize::from(capabilities.mtu).saturating_sub(IPV4_LEN + TCP_LEN),
+                usize::from(mtu.max(hairpin_mtu)).saturating_sub(IPV4_LEN + TCP_LEN),
             ),
             tx_reclaim: TxReclaim::new(CopyPool::new(
                 config.sent_copies_bytes_max,
-                frame_capacity(capabilities.send_mtu),
+                frame_capacity(send_mtu.max(hairpin_mtu)),
             )),
             window_growth: 0,
         };
@@ -171,6 +166,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 (limits, Arc::new(Backlogs::new(1)), 0)
             }
         };
+        let net = Interface::new(&config.interface(), &capabilities, limits.clone());
+        let route_mtus = net.routing().route_mtus();
+        let tcp_configs = TcpConfigs::new(&config.tcp, &capabilities, route_mtus);
         Self {
             connections: Connections::new(config.connections_max, config.seed),
             limits: limits.clone(),
@@ -187,11 +185,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             rx_burst_done: false,
             fired: Vec::new(),
             cx: Context {
-                own_tcp_configs: tcp_configs.clone(),
                 tcp_configs,
                 capabilities,
                 device,
-                net: Interface::new(&config.interface(), &capabilities, limits.clone()),
+                net,
                 listeners: Listeners::new(config.seed, limits.cookies, shard, backlogs),
                 secrets: Secrets::new(config.seed, first_port),
                 qps: QueuePairs::new(config.qps_max),
@@ -254,6 +251,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             || schedule.unresolved_due > 0
             || !schedule.ooo_backlog.is_empty()
             || self.has_messages()
+            || self.cx.device.has_hairpinned()
         {
             return Some(Instant::ZERO);
         }

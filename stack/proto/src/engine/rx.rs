@@ -204,10 +204,16 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     ) {
         // RFC 1122 section 3.2.1.3: nothing is answered to a source that cannot be one host.
         let remote_mac = ethernet::source_mac(frame.head());
-        let Some(remote_mac) = remote_mac.filter(|_| self.cx.net.may_answer(&segment.tuple)) else {
+        let may_answer = |&mac: &_| self.cx.net.may_answer(mac, &segment.tuple);
+        let Some(remote_mac) = remote_mac.filter(may_answer) else {
             self.cx.verbs.counters.frames_dropped += 1;
             return;
         };
+        // The answer goes to this host as well.
+        if self.cx.net.hairpins_to(segment.tuple.remote.ip()) && !self.cx.device.enable_hairpin() {
+            self.cx.verbs.counters.frames_dropped += 1;
+            return;
+        }
         // The connection may be another shard's.
         let Some(frame) = self.forward_segment(segment, frame) else { return };
         // RFC 9293 section 3.10.7.2: LISTEN; otherwise section 3.10.7.1: CLOSED.

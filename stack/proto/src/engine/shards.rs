@@ -5,6 +5,7 @@
 //! | Frame | Goes to |
 //! |---|---|
 //! | TCP segment of no connection here | the owner of its four-tuple, if another shard |
+//! | SYN of this host to itself | the shard to which the port would deliver it from another host |
 //! | ICMP error | the owner of the four-tuple that it quotes |
 //! | fragment | the shard that a hash of the packet selects; the whole segment to its owner |
 //! | ARP, neighbor discovery, MLD | the lead, which answers, and shares what it learns |
@@ -17,6 +18,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::net::icmp_error::IcmpError;
 use crate::net::interface::FrameClass;
+use crate::steering::mesh::PortSteering;
 use crate::steering::message::Message;
 use crate::steering::owners::ShardId;
 use crate::time::Instant;
@@ -144,7 +146,10 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if self.cx.mesh.is_none() {
             return Some(frame);
         }
-        let Some(owner) = self.other_owner(&segment.tuple) else { return Some(frame) };
+        let owner = self.other_owner(&segment.tuple);
+        let Some(owner) = owner.or_else(|| self.hairpin_shard(&segment.tuple)) else {
+            return Some(frame);
+        };
         if self.is_forwarded() {
             // The connection has moved while the frame was on its way. The peer retransmits.
             self.cx.verbs.counters.shard_messages_dropped += 1;
@@ -169,6 +174,23 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let owner = mesh.owners().owner(tuple).filter(|&owner| owner != mesh.id())?;
         mesh.forwarding.misdelivered = Some((*tuple, owner));
         Some(owner)
+    }
+
+    /// Returns the shard that is to own the passive end of a connection within this host, if that
+    /// is another shard: the one to which the port's RSS leads. Without RSS it is this one, as over
+    /// a link that connects queue `i` to the peer's queue `i`.
+    #[cold]
+    fn hairpin_shard(&self, tuple: &FourTuple) -> Option<ShardId> {
+        let mesh = self.cx.mesh.as_ref()?;
+        let PortSteering::Predicted(table) = mesh.steering() else { return None };
+        if self.is_forwarded()
+            || !self.cx.net.hairpins_to(tuple.remote.ip())
+            || mesh.owners().owner(tuple).is_some()
+        {
+            return None;
+        }
+        let shard = ShardId(table.queue_of(tuple));
+        mesh.others().find(|&other| other == shard)
     }
 
     /// Gives up the source port of an active open after its SYN-ACK `segment` arrived at another

@@ -19,7 +19,9 @@ use crate::device::{Capabilities, ChecksumMode, Device, RxFrame, TxClass, TxFram
 use crate::net::fragments::{Reassembled, Reassembler, ReassemblyConfig};
 use crate::net::icmp_error::IcmpError;
 use crate::net::memberships::Memberships;
-use crate::net::neighbor::{Advert, CacheUpdate, Lookup, NeighborCache, NeighborConfig, Solicit};
+use crate::net::neighbor::{
+    Advert, CacheUpdate, Lookup, NeighborCache, NeighborConfig, Solicit, StaticNeighbor,
+};
 use crate::net::next_hop::{NextHop, Traffic};
 use crate::net::recent_solicits::RecentSolicits;
 use crate::net::reply_limits::ReplyLimits;
@@ -43,6 +45,8 @@ pub(crate) struct InterfaceConfig<'a> {
     pub(crate) vlan: Option<u16>,
     /// Fields of the IP headers of TCP segments.
     pub(crate) ip: IpFields,
+    /// Neighbors that are not resolved.
+    pub(crate) static_neighbors: &'a [StaticNeighbor],
     /// Timing of the neighbor cache.
     pub(crate) neighbors: NeighborConfig,
     /// Limits of IP reassembly.
@@ -86,6 +90,8 @@ pub(crate) struct Interface {
     ip_fields: IpFields,
     checksum: ChecksumMode,
     send_mtu: u16,
+    /// The port returns frames to its own hardware address.
+    hairpins: bool,
     routing: RoutingTable,
     neighbors: NeighborCache,
     fragments: Reassembler,
@@ -113,13 +119,22 @@ impl Interface {
         limits: ReplyLimits,
     ) -> Self {
         let addresses = config.addresses.iter().map(|address| address.ip);
+        let hairpins = capabilities.hairpin_mtu > 0;
+        let mut neighbors =
+            NeighborCache::new(config.neighbors, config.seed, limits.solicits.clone());
+        config.static_neighbors.iter().for_each(|&neighbor| neighbors.insert_static(neighbor));
+        if hairpins {
+            let own = addresses.clone().map(|ip| StaticNeighbor { ip, mac: capabilities.mac });
+            own.for_each(|neighbor| neighbors.insert_static(neighbor));
+        }
         Self {
             link: EthernetLink { mac: capabilities.mac, vlan: config.vlan },
             ip_fields: config.ip,
             checksum: capabilities.checksum,
             send_mtu: capabilities.send_mtu,
+            hairpins,
             routing: RoutingTable::new(config.addresses, config.routes),
-            neighbors: NeighborCache::new(config.neighbors, config.seed, limits.solicits.clone()),
+            neighbors,
             fragments: Reassembler::new(config.fragments),
             memberships: Memberships::new(addresses.clone().any(|ip| ip.is_ipv6())),
             unannounced: addresses.rev().collect(),
@@ -150,10 +165,21 @@ impl Interface {
         &self.routing
     }
 
-    /// True if a segment of no connection is for this host and its source may get a reply.
+    /// True if a segment of no connection, in a frame from `source`, is for this host and its
+    /// sender may get a reply: another host, or this one if the port has returned the frame.
     #[must_use]
-    pub(crate) fn may_answer(&self, tuple: &FourTuple) -> bool {
-        self.routing.is_local(tuple.local.ip()) && self.routing.is_other_host(tuple.remote.ip())
+    pub(crate) fn may_answer(&self, source: [u8; 6], tuple: &FourTuple) -> bool {
+        let FourTuple { local, remote } = tuple;
+        let is_returned =
+            source == self.link.mac && local != remote && self.hairpins_to(remote.ip());
+        self.routing.is_local(local.ip())
+            && (self.routing.is_other_host(remote.ip()) || is_returned)
+    }
+
+    /// True for an address of this host to which the port returns frames.
+    #[must_use]
+    pub(crate) fn hairpins_to(&self, remote: IpAddr) -> bool {
+        self.hairpins && self.routing.is_local(remote)
     }
 
     /// Builds the header template for segments between the ends of `tuple`. Over IPv6 all of them,

@@ -8,6 +8,9 @@
 //! section 7.2.5, and never create one. (Section 7.2.3 would create one for the sender of a
 //! solicitation; an attacker could so set the address of a host before this host first sends to
 //! it.)
+//!
+//! Static entries ([`NeighborCache::insert_static`]) are as they were configured: no message and no
+//! timer changes them, and no solicitation is sent for them.
 
 mod nud;
 #[cfg(test)]
@@ -32,6 +35,15 @@ const TICK_NS: u64 = 10 * MILLISECOND;
 /// An entry that was not looked up for this long may be evicted: a connection repeats its lookup
 /// every second.
 const IN_USE_NS: u64 = 3 * SECOND;
+
+/// Neighbor with a link-layer address that is configured and not resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StaticNeighbor {
+    /// IP address of the neighbor, on a link of this host.
+    pub ip: IpAddr,
+    /// Its link-layer address.
+    pub mac: [u8; 6],
+}
 
 /// Protocol constants of neighbor unreachability detection (RFC 4861 section 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +141,8 @@ struct Entry {
     /// Solicitations sent in this state.
     solicits_sent: u8,
     used_at: Instant,
+    /// The entry was configured: it stays `Reachable`.
+    is_static: bool,
 }
 
 impl Entry {
@@ -195,6 +209,29 @@ impl NeighborCache {
         (self.next_timer_at != NEVER).then_some(self.next_timer_at)
     }
 
+    /// Adds an entry that stays as it is; a second one for the same address replaces the first.
+    pub fn insert_static(&mut self, neighbor: StaticNeighbor) {
+        let StaticNeighbor { ip, mac } = neighbor;
+        let entry = Entry {
+            ip,
+            generation: 0,
+            state: NudState::Reachable,
+            mac,
+            expires_at: NEVER,
+            solicits_sent: 0,
+            used_at: Instant::ZERO,
+            is_static: true,
+        };
+        match self.by_ip.get(&ip) {
+            Some(&index) => self.entries[index as usize] = entry,
+            None => {
+                if let Some(index) = self.insert(entry) {
+                    self.by_ip.insert(ip, index);
+                }
+            }
+        }
+    }
+
     /// Returns the entry of `ip`; creates one and starts address resolution if there is none.
     /// `None` if the cache is full of entries in use.
     pub fn find_or_insert(&mut self, now: Instant, ip: IpAddr) -> Option<NeighborId> {
@@ -210,6 +247,7 @@ impl NeighborCache {
             expires_at: now,
             solicits_sent: 0,
             used_at: now,
+            is_static: false,
         };
         let index = self.insert(entry)?;
         self.by_ip.insert(ip, index);
@@ -224,8 +262,8 @@ impl NeighborCache {
             self.entries.push(entry);
             return u32::try_from(self.entries.len() - 1).ok();
         }
-        let (index, least) =
-            (0u32..).zip(&mut self.entries).min_by_key(|(_, entry)| entry.eviction_key())?;
+        let resolved = (0u32..).zip(&mut self.entries).filter(|(_, entry)| !entry.is_static);
+        let (index, least) = resolved.min_by_key(|(_, entry)| entry.eviction_key())?;
         let is_unused = matches!(least.state, NudState::Failed | NudState::Stale)
             || entry.used_at.since(least.used_at) > IN_USE_NS;
         if !is_unused {
@@ -283,6 +321,9 @@ impl NeighborCache {
     pub fn on_advert(&mut self, now: Instant, advert: &Advert) -> CacheUpdate {
         let Some(&index) = self.by_ip.get(&advert.ip) else { return CacheUpdate::Unchanged };
         let entry = &self.entries[index as usize];
+        if entry.is_static {
+            return CacheUpdate::Unchanged;
+        }
         let (was, old) = (entry.state, entry.mac);
         let solicit_pending =
             matches!(was, NudState::Incomplete | NudState::Probe) && entry.solicits_sent > 0;
@@ -366,6 +407,9 @@ impl NeighborCache {
     fn apply_event(&mut self, now: Instant, index: u32, event: Event) {
         let jitter = self.seed ^ u64::from(index) << 32 ^ now.as_nanos();
         let entry = &mut self.entries[index as usize];
+        if entry.is_static {
+            return;
+        }
         let Some(outcome) = entry.state.on_event(event) else { return };
         let was = core::mem::replace(&mut entry.state, outcome.state);
         if was == outcome.state && outcome.state != NudState::Reachable {

@@ -46,9 +46,17 @@ pub struct Route {
     pub prefix_len: u8,
     /// Address of the router, on a link of this host.
     pub via: IpAddr,
+    /// Largest IP packet in bytes that the route carries, if less than the port's MTU.
+    pub mtu: Option<u16>,
 }
 
 impl Route {
+    /// Route to `destination`/`prefix_len` through the router `via`.
+    #[must_use]
+    pub const fn new(destination: IpAddr, prefix_len: u8, via: IpAddr) -> Self {
+        Self { destination, prefix_len, via, mtu: None }
+    }
+
     /// Default route through `via`, for its address family.
     #[must_use]
     pub const fn default_via(via: IpAddr) -> Self {
@@ -56,7 +64,14 @@ impl Route {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        Self { destination, prefix_len: 0, via }
+        Self::new(destination, 0, via)
+    }
+
+    /// Sets [`mtu`](field@Self::mtu).
+    #[must_use]
+    pub const fn mtu(mut self, mtu: u16) -> Self {
+        self.mtu = Some(mtu);
+        self
     }
 }
 
@@ -67,6 +82,7 @@ struct Row {
     prefix_len: u8,
     /// Router; `None` if the destination is on the link.
     via: Option<IpAddr>,
+    mtu: Option<u16>,
 }
 
 /// Routing table: addresses and routes, fixed while the engine runs. Searched linearly; not used
@@ -86,11 +102,13 @@ impl RoutingTable {
             destination: address.ip,
             prefix_len: address.prefix_len.min(address_bits(address.ip)),
             via: None,
+            mtu: None,
         });
         let routed = routes.iter().map(|route| Row {
             destination: route.destination,
             prefix_len: route.prefix_len.min(address_bits(route.destination)),
             via: Some(route.via),
+            mtu: route.mtu,
         });
         let mut rows: Vec<Row> = on_link.chain(routed).collect();
         rows.sort_by_key(|row| core::cmp::Reverse(row.prefix_len));
@@ -120,24 +138,46 @@ impl RoutingTable {
             })
     }
 
-    /// Returns the next hop for `remote`: `remote` itself if it is on the link, else the router of
-    /// the longest matching prefix. `None` without a route, or if `remote` is not a unicast address
-    /// of another host.
+    /// Returns the next hop for `remote`: `remote` itself if it is local or on the link, else the
+    /// router of the longest matching prefix. `None` without a route, or if `remote` is not a
+    /// unicast address of a host.
     #[must_use]
     pub fn next_hop(&self, remote: IpAddr) -> Option<IpAddr> {
+        if self.is_local(remote) {
+            return Some(remote);
+        }
+        Some(self.row(remote)?.via.unwrap_or(remote))
+    }
+
+    /// Returns the limit that the route to `remote` has on packets, if it has one.
+    #[must_use]
+    pub fn route_mtu(&self, remote: IpAddr) -> Option<u16> {
+        self.row(remote)?.mtu
+    }
+
+    /// Limits that routes have on packets.
+    pub(crate) fn route_mtus(&self) -> impl Iterator<Item = u16> {
+        self.rows.iter().filter_map(|row| row.mtu)
+    }
+
+    /// Finds the route to another host.
+    fn row(&self, remote: IpAddr) -> Option<&Row> {
         if !self.is_other_host(remote) {
             return None;
         }
-        let row = self.rows.iter().find(|row| row.covers(remote))?;
-        Some(row.via.unwrap_or(remote))
+        self.rows.iter().find(|row| row.covers(remote))
     }
 
     /// Selects the source address for packets to `remote` through `hop` (RFC 6724 section 5, as far
-    /// as it applies to static addresses): same scope, then on the link of `hop`, then longest
-    /// prefix in common with `remote`, then the first configured. `None` without an address of that
-    /// family.
+    /// as it applies to static addresses): `remote` itself if it is local, then same scope, then on
+    /// the link of `hop`, then longest prefix in common with `remote`, then the first configured.
+    /// `None` without an address of that family.
     #[must_use]
     pub fn select_source(&self, remote: IpAddr, hop: IpAddr) -> Option<IpAddr> {
+        // Rule 1: prefer the same address.
+        if self.is_local(remote) {
+            return Some(remote);
+        }
         let rank = |address: &InterfaceAddress| {
             let shares_scope = is_link_local(address.ip) == is_link_local(remote);
             let prefix_len = u32::from(address.prefix_len.min(address_bits(address.ip)));
@@ -216,7 +256,7 @@ mod tests {
         };
         let route = |(text, via): &(&str, &str)| {
             let (destination, prefix_len) = net(text);
-            Route { destination, prefix_len, via: ip(via) }
+            Route::new(destination, prefix_len, ip(via))
         };
         let addresses: Vec<_> = addresses.iter().map(address).collect();
         RoutingTable::new(&addresses, &routes.iter().map(route).collect::<Vec<_>>())
@@ -251,20 +291,46 @@ mod tests {
     }
 
     #[test]
-    fn local_group_and_broadcast_addresses_have_no_next_hop() {
+    fn local_address_is_its_own_next_hop_and_source() {
+        let table =
+            routing(&["198.18.0.2/25", "198.18.0.1/24", "fe80::1/64"], &[("::/0", "fe80::fe")]);
+        for own in ["198.18.0.1", "198.18.0.2", "fe80::1"].map(ip) {
+            assert_eq!(table.next_hop(own), Some(own));
+            assert_eq!(table.select_source(own, own), Some(own));
+        }
+    }
+
+    #[test]
+    fn mtu_is_that_of_the_route() {
+        let address = InterfaceAddress { ip: ip("198.18.0.1"), prefix_len: 24 };
+        let router = ip("198.18.0.254");
+        let routes = [
+            Route::default_via(router).mtu(1400),
+            Route::new(ip("203.0.113.0"), 24, router),
+            Route::new(ip("203.0.113.128"), 25, router).mtu(576),
+        ];
+        let table = RoutingTable::new(&[address], &routes);
+        let mtu = |to| table.route_mtu(ip(to));
+        assert_eq!(mtu("192.0.2.1"), Some(1400));
+        assert_eq!(mtu("203.0.113.1"), None, "the longest prefix alone counts");
+        assert_eq!(mtu("203.0.113.200"), Some(576));
+        assert_eq!((mtu("198.18.0.9"), mtu("198.18.0.1")), (None, None));
+        assert_eq!(table.route_mtus().collect::<Vec<_>>(), [576, 1400]);
+    }
+
+    #[test]
+    fn group_and_broadcast_addresses_have_no_next_hop() {
         let table = routing(
             &["198.18.0.1/24", "198.18.8.0/31", "2001:2::1/64"],
             &[("0.0.0.0/0", "198.18.0.254"), ("::/0", "2001:2::fe")],
         );
         for none in [
-            "198.18.0.1",
             "198.18.0.255",
             "198.18.0.0",
             "255.255.255.255",
             "224.0.0.1",
             "127.0.0.1",
             "0.0.0.0",
-            "2001:2::1",
             "ff02::1",
             "::",
             "::1",
@@ -329,10 +395,9 @@ mod tests {
             let near = |bits: u32| 0xc612_0000 | bits & 0x0000_f00f;
             let routes: Vec<Route> = routes
                 .into_iter()
-                .map(|(bits, prefix_len, via)| Route {
-                    destination: IpAddr::V4(near(bits).into()),
-                    prefix_len,
-                    via: IpAddr::V4((0x0a00_0000 | via).into()),
+                .map(|(bits, prefix_len, via)| {
+                    let (destination, via) = (near(bits).into(), (0x0a00_0000 | via).into());
+                    Route::new(IpAddr::V4(destination), prefix_len, IpAddr::V4(via))
                 })
                 .collect();
             let to = near(to);

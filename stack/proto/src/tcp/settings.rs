@@ -247,12 +247,14 @@ impl Config {
         self.keepalive_count = keepalive.probes;
     }
 
-    /// True if both notice an unresponsive peer at the same time.
-    pub(crate) fn ends_alike(&self, other: &Self) -> bool {
-        let times = |cfg: &Self| {
-            (cfg.keepalive_ns, cfg.keepalive_interval_ns, cfg.keepalive_count, cfg.user_timeout_ns)
+    /// True if both have the same MSS, and notice an unresponsive peer at the same time: nothing
+    /// else differs between connections of an engine.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let differing = |cfg: &Self| {
+            let keepalive = (cfg.keepalive_ns, cfg.keepalive_interval_ns, cfg.keepalive_count);
+            (cfg.mss, cfg.send_mss, keepalive, cfg.user_timeout_ns)
         };
-        times(self) == times(other)
+        differing(self) == differing(other)
     }
 
     /// True if ECN is accepted when the peer requests it.

@@ -61,16 +61,16 @@ fn addresses_that_no_host_has_are_refused() {
         assert!(matches!(routed.validate(), Err(OpenError::Router { .. })), "{via}");
     }
     let via = [198, 18, 0, 254].into();
-    routed.routes = vec![Route { destination: [224, 0, 0, 0].into(), prefix_len: 4, via }];
+    routed.routes = vec![Route::new([224, 0, 0, 0].into(), 4, via)];
     assert!(matches!(routed.validate(), Err(OpenError::Address { .. })));
 }
 
 #[test]
-fn peers_are_other_hosts_with_a_route() {
+fn peers_are_hosts_with_a_route_and_this_one() {
     let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
     let reaches = |config: &Config, peer: &str| config.reaches(peer.parse().unwrap());
-    assert!(reaches(&config, "198.18.0.2"));
-    for wrong in ["198.18.0.1", "198.18.0.255", "198.18.0.0", "198.18.1.1", "2001:2::1"] {
+    assert!(reaches(&config, "198.18.0.2") && reaches(&config, "198.18.0.1"));
+    for wrong in ["198.18.0.255", "198.18.0.0", "198.18.1.1", "2001:2::1"] {
         assert!(!reaches(&config, wrong), "{wrong}");
     }
     config.routes = vec![Route::default_via([198, 18, 0, 254].into())];
@@ -78,6 +78,49 @@ fn peers_are_other_hosts_with_a_route() {
     for wrong in ["2001:2::1", "127.0.0.1", "0.0.0.0", "255.255.255.255", "224.0.0.1"] {
         assert!(!reaches(&config, wrong), "{wrong}");
     }
+}
+
+#[test]
+fn static_neighbors_are_other_hosts_on_the_link() {
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    let error = |ip: &str, mac| {
+        let config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24)
+            .address(InterfaceAddress { ip: "fe80::1".parse().unwrap(), prefix_len: 64 })
+            .neighbor(ip.parse().unwrap(), mac);
+        config.validate().err().map(|error| error.to_string())
+    };
+    assert_eq!((error("198.18.0.2", MAC), error("fe80::2", MAC)), (None, None));
+    for ip in ["198.18.0.1", "198.18.1.2", "198.18.0.255", "fe80::1", "2001:2::2", "224.0.0.1"] {
+        let expected = format!("the neighbor {ip} is not another host on the link of any address");
+        assert!(error(ip, MAC).unwrap().starts_with(&expected), "{ip}");
+    }
+    for mac in [[0; 6], [0xff; 6], [1, 0, 0x5e, 0, 0, 1]] {
+        assert!(error("198.18.0.2", mac).unwrap().ends_with("give a unicast one for 198.18.0.2"));
+    }
+    assert!(error("198.18.0.2", [0xff; 6]).unwrap().starts_with("ff:ff:ff:ff:ff:ff is not the"));
+    let mut many = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 16);
+    many.neighbors = vec![StaticNeighbor { ip: [198, 18, 0, 2].into(), mac: MAC }; 513];
+    let text = many.validate().unwrap_err().to_string();
+    assert_eq!(text, "neighbors of 513 is not possible: give 0 to 512");
+}
+
+#[test]
+fn mtus_below_the_minimum_are_refused() {
+    let config = |ip: &str, via: &str, mtu| {
+        let route = Route::default_via(via.parse().unwrap()).mtu(mtu);
+        Config::new(DeviceSpec::Ring, ip.parse().unwrap(), 24).route(route)
+    };
+    let error = |config: Config| config.validate().err().map(|error| error.to_string());
+    let v4 = |mtu| error(config("198.18.0.1", "198.18.0.2", mtu));
+    let v6 = |mtu| error(config("2001:2::1", "2001:2::2", mtu));
+    assert_eq!((v4(256), v4(u16::MAX), v6(1280)), (None, None, None));
+    let text = "an MTU of 255 for the route to 0.0.0.0/0 is not possible: give 256 or more";
+    assert_eq!(v4(255).as_deref(), Some(text));
+    let text = "an MTU of 1279 for the route to ::/0 is not possible: give 1280 or more";
+    assert_eq!(v6(1279).as_deref(), Some(text));
+    let small = config("2001:2::1", "2001:2::2", 1280).hairpin_mtu(1279);
+    let text = "an MTU of 1279 is too small for the IPv6 address 2001:2::1: IPv6 requires 1280";
+    assert_eq!(error(small).as_deref(), Some(text));
 }
 
 #[test]

@@ -280,6 +280,7 @@ fn engine_config(
     let mut engine = EngineConfig::new(first.ip, first.prefix_len, seed);
     engine.addresses.clone_from(&config.addresses);
     engine.routes.clone_from(&config.routes);
+    engine.static_neighbors.clone_from(&config.neighbors);
     engine.vlan = config.vlan;
     engine.ip = IpFields { dscp: config.dscp, ttl: config.ttl };
     engine.extensions = config.extensions;

@@ -76,8 +76,10 @@ fn only(devices: Vec<DpdkDevice>) -> Option<DpdkDevice> {
 /// # Errors
 /// See [`DeviceError`]: each message is one line and names a remedy.
 pub fn open(spec: &DeviceSpec, config: &OpenConfig) -> Result<Opened, DeviceError> {
-    if !(MTU_MIN..=MTU_MAX).contains(&config.mtu) {
-        return Err(DeviceError::BadMtu { mtu: config.mtu, min: MTU_MIN, max: MTU_MAX });
+    for mtu in [config.mtu, config.effective_hairpin_mtu()] {
+        if !(MTU_MIN..=MTU_MAX).contains(&mtu) {
+            return Err(DeviceError::BadMtu { mtu, min: MTU_MIN, max: MTU_MAX });
+        }
     }
     config.pools.check(config.mtu)?;
     let config = &OpenConfig {
@@ -213,12 +215,13 @@ fn start_port(
     let rx_buf_size = quirks
         .rx_buf_size(config.mtu, sizes.frame_capacity, config.rx_buf_size)
         .max(FIRST_SEGMENT_LEN_MIN);
+    let is_scattered = rx_buf_size < sizes.frame_capacity;
+    let sizes = sizes.with_room_for(config.tx_mtu());
     let pools = (0..config.queues).map(|_| create_pools(eal, &sizes, rx_buf_size));
     let (pools, receive): (Vec<_>, Vec<_>) =
         pools.collect::<Result<Vec<_>, _>>().map_err(error)?.into_iter().unzip();
     quirks.check_memory_files(spec, eal)?;
     let has_rss = config.queues > 1 && info.rss && quirks.steering == SteeringBy::Port;
-    let is_scattered = rx_buf_size < sizes.frame_capacity;
     let offloads = PortOffloads::select(spec, config, quirks, &info, (is_scattered, has_rss))?;
     let port_config = PortConfig {
         tx_free_thresh: quirks.tx_free_thresh,
@@ -258,6 +261,7 @@ fn start_port(
         mtu: config.mtu,
         send_mtu,
         checksum: offloads.checksum,
+        hairpin_mtu: config.effective_hairpin_mtu(),
         tso_segments_max: offloads.tso_segments_max,
     };
     let tx_queue = config.pools.tx_queue as usize;

@@ -76,7 +76,14 @@ pub(super) fn open(
     let steering = Arc::new(Steering::of_borrowed(quirks, rx, &host.queues));
     let mac = quirks.mac.stack_mac(info.mac);
     let send_mtu = config.mtu.min(quirks.send_mtu_max);
-    let capabilities = Capabilities { mac, mtu: config.mtu, send_mtu, checksum, tso_segments_max };
+    let capabilities = Capabilities {
+        mac,
+        mtu: config.mtu,
+        send_mtu,
+        checksum,
+        hairpin_mtu: config.effective_hairpin_mtu(),
+        tso_segments_max,
+    };
     let facts = PortFacts {
         capabilities,
         quirks,
@@ -141,7 +148,8 @@ fn needs_of(
     let tx_descriptors = setup.tx_descriptors.unwrap_or(tx_descriptors);
     let (queues, cache) = (config.queues, pool.config().cache);
     let is_shared = quirks.rx_shares_sender_mbufs;
-    config.pools.one_pool(config.mtu, tx_descriptors, queues, cache, is_shared)
+    let needs = config.pools.one_pool(config.mtu, tx_descriptors, queues, cache, is_shared);
+    needs.with_room_for(config.tx_mtu())
 }
 
 /// Checks that the mempool has mbufs that are large enough, and enough of them.
@@ -155,7 +163,7 @@ fn check_pool(
     let (device, mempool) = (spec.to_string(), host.mempool.clone());
     let room = pool.config().frame_capacity;
     if room < needs.frame_capacity {
-        let (mtu, needed) = (config.mtu, needs.frame_capacity);
+        let (mtu, needed) = (config.tx_mtu(), needs.frame_capacity);
         return Err(DeviceError::HostPoolRoom { device, mempool, room, needed, mtu });
     }
     let count = pool.config().count;

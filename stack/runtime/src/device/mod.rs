@@ -18,6 +18,7 @@ mod context_port;
 mod device_error;
 mod facts;
 mod frame;
+mod hairpin;
 mod host_port;
 mod host_spec;
 mod lcore;

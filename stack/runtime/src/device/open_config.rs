@@ -13,6 +13,9 @@ use crate::device::pools::PoolNeeds;
 pub struct OpenConfig {
     /// Largest IP packet, bytes.
     pub mtu: u16,
+    /// Largest IP packet that the port returns to itself, bytes: of connections of a context to its
+    /// own addresses. All buffers for frames to be sent get as long. `None`: `mtu`.
+    pub hairpin_mtu: Option<u16>,
     /// Checksum mode. `None`: no checksums on `ring`; on NICs by the port, as far as it computes
     /// them; in software elsewhere. `Offload` leaves to the port what it offers, of TCP at least,
     /// or else is an error.
@@ -49,6 +52,7 @@ impl OpenConfig {
     pub const fn new() -> Self {
         Self {
             mtu: 1500,
+            hairpin_mtu: None,
             checksum: None,
             tso: true,
             queues: 1,
@@ -62,6 +66,7 @@ impl OpenConfig {
 
     setters! {
         mtu: u16,
+        hairpin_mtu: Option<u16>,
         checksum: Option<ChecksumMode>,
         tso: bool,
         queues: u16,
@@ -70,6 +75,16 @@ impl OpenConfig {
         rx_buf_size: Option<u16>,
         hugepages: Hugepages,
         log_level: LogLevel,
+    }
+
+    /// Returns the MTU of frames that the port returns to itself.
+    pub(super) fn effective_hairpin_mtu(&self) -> u16 {
+        self.hairpin_mtu.unwrap_or(self.mtu)
+    }
+
+    /// Returns the MTU for which buffers of frames to be sent have room.
+    pub(super) fn tx_mtu(&self) -> u16 {
+        self.mtu.max(self.effective_hairpin_mtu())
     }
 }
 

@@ -181,7 +181,7 @@ impl PoolNeeds {
         let reserve = queues.saturating_mul(RESERVE_FRAME_COUNT);
         let held = queues.saturating_mul(data.saturating_add(u32::from(tx_descriptors)));
         OnePool {
-            frame_capacity: u16::try_from(frame_capacity(mtu)).unwrap_or(u16::MAX),
+            frame_capacity: one_pool_frame_capacity(mtu),
             count: held.saturating_add(control).saturating_add(reserve).saturating_add(cached),
             left_by_data: control.saturating_add(reserve),
             left_by_control: reserve,
@@ -227,10 +227,7 @@ impl PoolNeeds {
         let sum = |counts: [u32; 4]| counts.into_iter().fold(0, u32::saturating_add);
         let descriptors = u32::from(rx_descriptors);
         PoolSizes {
-            frame_capacity: mtu
-                .max(PACKET_CAPACITY_MIN)
-                .saturating_add(L2_OVERHEAD)
-                .next_multiple_of(64),
+            frame_capacity: own_frame_capacity(mtu),
             // Posted to the port; held out of order or for an incomplete FPDU; the current burst;
             // cached.
             receive: sum([descriptors, in_flight, burst, cached]),
@@ -243,12 +240,34 @@ impl PoolNeeds {
     }
 }
 
+/// Returns the bytes of frame in each buffer of a pool that we create.
+fn own_frame_capacity(mtu: u16) -> u16 {
+    mtu.max(PACKET_CAPACITY_MIN).saturating_add(L2_OVERHEAD).next_multiple_of(64)
+}
+
+/// Returns the bytes of frame that each buffer of the host program's pool has to have.
+fn one_pool_frame_capacity(mtu: u16) -> u16 {
+    u16::try_from(frame_capacity(mtu)).unwrap_or(u16::MAX)
+}
+
+impl OnePool {
+    /// Has buffers for packets of `mtu` bytes at least.
+    pub(super) fn with_room_for(self, mtu: u16) -> Self {
+        Self { frame_capacity: self.frame_capacity.max(one_pool_frame_capacity(mtu)), ..self }
+    }
+}
+
 /// Returns how many bytes of stream data one frame carries.
 fn segment_len(mtu: u16) -> u32 {
     u32::from(mtu).saturating_sub(TCP_IPV4_HEADER_LEN).max(1)
 }
 
 impl PoolSizes {
+    /// Has buffers for packets of `mtu` bytes at least.
+    pub(super) fn with_room_for(self, mtu: u16) -> Self {
+        Self { frame_capacity: self.frame_capacity.max(own_frame_capacity(mtu)), ..self }
+    }
+
     /// Returns the memory of all four pools in bytes, approximately.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {

@@ -7,6 +7,7 @@ use ferrowarp_proto::device::{Capabilities, Device, SegmentationRequest, TxClass
 
 use crate::device::facts::{PortFacts, frame_len_max};
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
+use crate::device::hairpin::Hairpin;
 use crate::device::link::DpdkLink;
 use crate::device::mbuf_cache::{MbufCache, TxPools};
 use crate::device::raw::RawPort;
@@ -27,6 +28,10 @@ pub struct DeviceCounters {
     pub tx_too_long: u64,
     /// Dropped because the link partner has no queue for this one (memif, vhost).
     pub tx_no_wire: u64,
+    /// Sent to this port itself, and returned to the queue; not among `tx_frames` or `rx_frames`.
+    pub hairpin_frames: u64,
+    /// Dropped instead, because too many of them waited to be received.
+    pub hairpin_dropped: u64,
     /// Passed to the transmit queue to be cut into TCP segments; each counts once in `tx_frames`.
     pub tx_tso_frames: u64,
     /// Dropped because the driver refused to cut them; the queue pair's segments are then cut by
@@ -53,6 +58,8 @@ impl AddAssign for DeviceCounters {
         self.tx_frames += other.tx_frames;
         self.tx_dropped += other.tx_dropped;
         self.tx_too_long += other.tx_too_long;
+        self.hairpin_frames += other.hairpin_frames;
+        self.hairpin_dropped += other.hairpin_dropped;
         self.tx_tso_frames += other.tx_tso_frames;
         self.tx_refused += other.tx_refused;
         self.rss_checked += other.rss_checked;
@@ -81,10 +88,22 @@ pub struct DpdkDevice {
     pools: TxPools,
     /// Length of the last data frame in bytes, the likely length of the next.
     likely_len: usize,
-    /// While the first segments are compared with the port's RSS hash.
-    rss_check: Option<Box<RssCheck>>,
+    /// Longest frame in bytes that goes to the port without a further look; 0 once destinations
+    /// are looked at.
+    plain_len_max: usize,
+    /// Work of a burst that is not always there.
+    occasional: Option<Box<Occasional>>,
     counters: DeviceCounters,
     port: PortFacts,
+}
+
+/// Work of a queue pair that most do not have, or only at first.
+#[derive(Debug, Default)]
+struct Occasional {
+    /// While the first segments are compared with the port's RSS hash.
+    rss_check: Option<RssCheck>,
+    /// Once there are connections of the host to itself.
+    hairpin: Option<Hairpin>,
 }
 
 impl DpdkDevice {
@@ -96,9 +115,11 @@ impl DpdkDevice {
         port: PortFacts,
     ) -> Self {
         let rss_check = match &*port.steering {
-            Steering::Predicted(rss) => RssCheck::new(rss, number).map(Box::new),
+            Steering::Predicted(rss) => RssCheck::new(rss, number),
             _ => None,
         };
+        let occasional = rss_check
+            .map(|check| Box::new(Occasional { rss_check: Some(check), ..Occasional::default() }));
         Self {
             rx,
             tx,
@@ -106,7 +127,8 @@ impl DpdkDevice {
             queue_max,
             pools,
             likely_len: 0,
-            rss_check,
+            plain_len_max: frame_len_max(port.capabilities.send_mtu),
+            occasional,
             counters: DeviceCounters::default(),
             port,
         }
@@ -190,7 +212,8 @@ impl DpdkDevice {
     /// Compares received segments with the port's RSS hash, until enough of them were.
     #[cold]
     fn check_rss(&mut self, frames: &[DpdkRx]) {
-        let Some(check) = &mut self.rss_check else { return };
+        let Some(occasional) = &mut self.occasional else { return };
+        let Some(check) = &mut occasional.rss_check else { return };
         let Checked { segments, mismatches } = check.check(frames);
         if mismatches != 0 && self.counters.rss_mismatches == 0 {
             tracing::warn!(
@@ -203,7 +226,72 @@ impl DpdkDevice {
         self.counters.rss_checked += u64::from(segments);
         self.counters.rss_mismatches += u64::from(mismatches);
         if check.is_done() {
-            self.rss_check = None;
+            occasional.rss_check = None;
+            if occasional.hairpin.is_none() {
+                self.occasional = None;
+            }
+        }
+    }
+
+    /// Receives from the port alone.
+    #[inline(always)]
+    fn receive_from_port(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
+        let mut received = 0;
+        while received < max {
+            let wanted = (max - received).min(usize::from(BURST));
+            let count = self.rx.burst(wanted, |frame| burst.push(DpdkRx(frame)));
+            received += count;
+            if count < wanted {
+                break;
+            }
+        }
+        self.counters.rx_frames += received as u64;
+        received
+    }
+
+    /// Receives from the port and what it has returned; neither takes more than half of a burst if
+    /// the other has as much.
+    #[cold]
+    fn receive_occasional(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
+        let returned = self.hairpin().map_or(0, |hairpin| hairpin.receive(burst, max / 2));
+        let from = burst.len();
+        let received = self.receive_from_port(burst, max - returned);
+        self.check_rss(&burst[from..]);
+        let left = max - returned - received;
+        returned + received + self.hairpin().map_or(0, |hairpin| hairpin.receive(burst, left))
+    }
+
+    fn hairpin(&mut self) -> Option<&mut Hairpin> {
+        self.occasional.as_mut()?.hairpin.as_mut()
+    }
+
+    /// Queues a frame for the next flush.
+    #[inline(always)]
+    fn enqueue(&mut self, frame: TxMbuf, len: usize) {
+        if self.queue.len() < self.queue_max {
+            if len > HEADERS_LEN_MAX {
+                self.likely_len = len;
+            }
+            self.queue.push(frame);
+        } else {
+            self.counters.tx_dropped += 1;
+        }
+    }
+
+    /// Transmits a frame that may be one to this port itself, or too long.
+    #[cold]
+    fn transmit_occasional(&mut self, frame: TxMbuf) {
+        let len = frame.bytes().len();
+        let is_to_this_port = frame.bytes().first_chunk() == Some(&self.port.capabilities.mac);
+        if let Some(hairpin) = self.hairpin().filter(|_| is_to_this_port) {
+            let is_returned = hairpin.push(frame);
+            self.counters.hairpin_frames += u64::from(is_returned);
+            self.counters.hairpin_dropped += u64::from(!is_returned);
+        } else if len > frame_len_max(self.port.capabilities.send_mtu) {
+            // The port would never accept it, and it would block the queue.
+            self.counters.tx_too_long += 1;
+        } else {
+            self.enqueue(frame, len);
         }
     }
 
@@ -238,20 +326,10 @@ impl Device for DpdkDevice {
 
     #[inline]
     fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
-        let mut received = 0;
-        while received < max {
-            let wanted = (max - received).min(usize::from(BURST));
-            let count = self.rx.burst(wanted, |frame| burst.push(DpdkRx(frame)));
-            received += count;
-            if count < wanted {
-                break;
-            }
+        if self.occasional.is_some() {
+            return self.receive_occasional(burst, max);
         }
-        self.counters.rx_frames += received as u64;
-        if self.rss_check.is_some() && received != 0 {
-            self.check_rss(&burst[burst.len() - received..]);
-        }
-        received
+        self.receive_from_port(burst, max)
     }
 
     #[inline]
@@ -302,17 +380,23 @@ impl Device for DpdkDevice {
     #[inline]
     fn transmit(&mut self, frame: DpdkTx) {
         let len = frame.0.bytes().len();
-        if len > frame_len_max(self.port.capabilities.send_mtu) {
-            // The port would never accept it, and it would block the queue.
-            self.counters.tx_too_long += 1;
-        } else if self.queue.len() < self.queue_max {
-            if len > HEADERS_LEN_MAX {
-                self.likely_len = len;
-            }
-            self.queue.push(frame.0);
+        if len > self.plain_len_max {
+            self.transmit_occasional(frame.0);
         } else {
-            self.counters.tx_dropped += 1;
+            self.enqueue(frame.0, len);
         }
+    }
+
+    fn enable_hairpin(&mut self) -> bool {
+        let occasional = self.occasional.get_or_insert_default();
+        occasional.hairpin.get_or_insert_with(Hairpin::new);
+        self.plain_len_max = 0;
+        true
+    }
+
+    fn has_hairpinned(&self) -> bool {
+        let hairpin = self.occasional.as_ref().and_then(|it| it.hairpin.as_ref());
+        hairpin.is_some_and(|hairpin| !hairpin.is_empty())
     }
 
     #[inline]

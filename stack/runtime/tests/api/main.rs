@@ -25,6 +25,7 @@ mod ended;
 mod extensions;
 mod fork;
 mod fork_calls;
+mod hairpin;
 mod host_port;
 mod idle_threads;
 mod lifecycle;

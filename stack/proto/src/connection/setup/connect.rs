@@ -6,6 +6,7 @@ use crate::connection::context::{Context, Env};
 use crate::connection::phase::{AwaitReply, Phase};
 use crate::connection::setup::mpa_start::{StartParams, check_private_data, mpa_offer};
 use crate::connection::{Connection, StartupTx};
+use crate::device::Device;
 use crate::mpa::startup::{self, NegotiationError, StartupEvent};
 use crate::rdmap::fault::Fault;
 use crate::time::Instant;
@@ -41,6 +42,11 @@ impl<E: Env> Context<E> {
             Some(ip) => ip,
             None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
+        if routing.is_local(remote.ip()) {
+            if !self.net.hairpins_to(remote.ip()) || !self.device.enable_hairpin() {
+                return Err(CmError::Unreachable);
+            }
+        }
         let mut tcb = self.open_from_free_port(now, source, remote, is_taken)?;
         self.apply_settings(&mut tcb, param);
         let offer = mpa_offer(param);

@@ -59,8 +59,10 @@ impl<E: Env> Context<E> {
                 let is_ours = |(queue, solver): &(u16, PortSolver<'_>)| {
                     solver.queue_of_port(local.port()) == *queue
                 };
-                // Neither the port of a listener nor a four-tuple in use.
+                // Neither the port of a listener, nor a four-tuple in use, nor the remote end
+                // itself: a connection has two ends.
                 if !solver.is_none_or(is_ours)
+                    || local == remote
                     || is_taken(&tuple)
                     || listeners.contains(local.port())
                 {

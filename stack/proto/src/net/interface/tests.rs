@@ -56,6 +56,7 @@ impl Fixture {
             routes: &HOSTS.map(|[_, _, router, _]| Route::default_via(ip(router))),
             vlan: None,
             ip: IpFields::DEFAULT,
+            static_neighbors: &[],
             neighbors: NeighborConfig::default(),
             fragments: ReassemblyConfig::default(),
             seed: 7,

@@ -254,3 +254,23 @@ fn reachable_time_is_jittered_within_bounds() {
     assert!((15 * SECOND..18 * SECOND).contains(least) && *most <= 45 * SECOND);
     assert!(*most > 42 * SECOND);
 }
+
+#[test]
+fn static_entry_is_neither_solicited_nor_changed_nor_evicted() {
+    let mut fx = Fixture::new();
+    fx.cache.insert_static(StaticNeighbor { ip: IP, mac: OTHER });
+    fx.cache.insert_static(StaticNeighbor { ip: IP, mac: MAC });
+    let id = fx.cache.find_or_insert(fx.now, IP).unwrap();
+    let epoch = fx.cache.epoch();
+    assert_eq!(fx.on_advert(Some(OTHER), true, true), CacheUpdate::Unchanged);
+    fx.cache.mark_suspect(fx.now, id);
+    fx.cache.confirm(fx.now, id, MAC);
+    assert!(fx.advance(1000 * SECOND).is_empty());
+    assert_eq!((fx.lookup(id), fx.cache.epoch()), (Lookup::Found(MAC), epoch));
+    for index in 0..2 * u32::try_from(ENTRY_COUNT_MAX).unwrap() {
+        fx.now = fx.now + IN_USE_NS;
+        let other = IpAddr::V4(Ipv4Addr::from(0x0a00_0000 | index));
+        assert!(fx.cache.find_or_insert(fx.now, other).is_some());
+    }
+    assert_eq!(fx.lookup(id), Lookup::Found(MAC));
+}

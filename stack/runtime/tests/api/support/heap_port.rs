@@ -165,7 +165,14 @@ impl Device for HeapPort {
 
     fn capabilities(&self) -> Capabilities {
         let checksum = ChecksumMode::NotNeeded;
-        Capabilities { mac: self.mac, mtu: MTU, send_mtu: MTU, checksum, tso_segments_max: 0 }
+        Capabilities {
+            mac: self.mac,
+            mtu: MTU,
+            send_mtu: MTU,
+            checksum,
+            tso_segments_max: 0,
+            hairpin_mtu: 0,
+        }
     }
 
     fn receive(&mut self, burst: &mut Vec<HeapFrame>, max: usize) -> usize {

@@ -70,6 +70,14 @@ impl Device for HookedPort {
         self.inner.transmit(frame);
     }
 
+    fn enable_hairpin(&mut self) -> bool {
+        self.inner.enable_hairpin()
+    }
+
+    fn has_hairpinned(&self) -> bool {
+        self.inner.has_hairpinned()
+    }
+
     fn flush(&mut self) {
         run(&self.hooks.tx);
         self.inner.flush();
