@@ -19,7 +19,7 @@ pub const PARTIAL_BYTES_MIN: usize = 18 * 1024;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineConfig {
-    /// Local addresses, of one family or both; listeners accept on all of them.
+    /// Local addresses, of one family or both.
     pub addresses: Vec<InterfaceAddress>,
     /// Routes to destinations off the link; see [`Route::default_via`].
     pub routes: Vec<Route>,

@@ -83,10 +83,11 @@ pub enum DriveMode {
 pub struct Config {
     /// Device to open.
     pub device: DeviceSpec,
-    /// Local addresses, of one or both families; listeners accept on all of them. They are used as
-    /// given: there is no duplicate address detection for IPv6 (RFC 4862 section 5.4;
-    /// advertisements of one of them by another node are counted, `address_conflicts`), no
-    /// autoconfiguration, and router advertisements and redirects are ignored.
+    /// Local addresses, of one or both families; a listener accepts on all of them unless it names
+    /// one or a family. They are used as given: there is no duplicate address detection for IPv6
+    /// (RFC 4862 section 5.4; advertisements of one of them by another node are counted,
+    /// `address_conflicts`), no autoconfiguration, and router advertisements and redirects are
+    /// ignored.
     pub addresses: Vec<InterfaceAddress>,
     /// Routes to other links; the longest matching prefix is used. See [`Route::default_via`].
     pub routes: Vec<Route>,

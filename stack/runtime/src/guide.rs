@@ -103,6 +103,9 @@
 //! to advertise memory. You may post receives before that: post those for the first messages before
 //! you accept. A request that you drop is rejected.
 //!
+//! A listener on a port accepts on all addresses of the context. Give it a `SocketAddr` to listen
+//! on one address, or on one family (`0.0.0.0`, `::`): see [`ListenAddr`].
+//!
 //! ```
 //! # use std::time::Duration;
 //! # use ferrowarp::*;

@@ -27,7 +27,7 @@
 //! | Queues | [`Cq`], [`Qp`], [`Srq`], [`CqOptions`], [`QpOptions`], [`SrqOptions`] |
 //! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
 //! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |
-//! | Connections | [`Listener`], [`ConnRequest`], [`ConnParam`], [`ConnInfo`]; module [`cm`] |
+//! | Connections | [`Listener`], [`ListenAddr`], [`ConnRequest`], [`ConnParam`]; module [`cm`] |
 //! | Events | [`ConnEvent`], [`EndReason`], [`EventChannel`], [`AsyncEvent`], [`SrqLimit`] |
 //! | Reports | [`QpAttrs`], [`Ended`]; module [`stats`] |
 //!
@@ -277,7 +277,7 @@ pub use ferrowarp_proto::{
         AtomicOp, INLINE_LEN_MAX, ImmediateData, MESSAGE_LEN_MAX, SGE_COUNT_MAX, Sge, immediate_u32,
     },
     rdmap::send_queue::{WqePayload, wqe::SendFlags},
-    verbs::cm::{CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, EndReason},
+    verbs::cm::{CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, EndReason, ListenAddr},
     verbs::qp::QpState,
     verbs::qp_attrs::QpAttrs,
     verbs::srq::{SrqError, SrqId},

@@ -291,16 +291,18 @@
 //!
 //! | librdmacm | ferrowarp |
 //! |---|---|
-//! | `rdma_create_id` | none: a [`Qp`] has its connection, a [`Listener`] its port |
+//! | `rdma_create_id` | none: a [`Qp`] has its connection, a [`Listener`] its address |
 //! | `rdma_resolve_addr`, `rdma_resolve_route` | none: [`Config`] has addresses and routes |
-//! | `rdma_bind_addr`, `rdma_listen` | `context.listen(4791, 8)?` |
+//! | `rdma_bind_addr`, `rdma_listen` | `context.listen(4791, 8)?`: all addresses |
+//! | the same, on one address, or all of a family | `context.listen(addr, 8)?` ([`ListenAddr`]) |
+//! | `RDMA_OPTION_ID_AFONLY` | always: `0.0.0.0` and `::` are one family each |
 //! | `rdma_get_request` | `listener.accept_timeout(timeout)`, `listener.poll()` |
 //! | `rdma_accept` | `request.accept(&qp, param)?` |
 //! | `rdma_reject` | `request.reject(b"busy")?` |
 //! | `rdma_connect` | `qp.connect(remote, param)?` |
 //! | `rdma_conn_param` | `ConnParam::new().ird(4).ord(4).private_data("hello")?` |
 //! | `rdma_set_option` with `RDMA_OPTION_ID_TOS` | `ConnParam::new().tos(0xb8)?` |
-//! | `rdma_get_src_port` | `listener.port()` |
+//! | `rdma_get_src_port` | `listener.port()`, `listener.local_addr()` |
 //! | `rdma_get_local_addr`, `rdma_get_peer_addr` | `qp.local()`, `qp.peer()` |
 //! | `rdma_disconnect` | `qp.close()?` executes the posted requests first |
 //! | the same, and flush | `qp.disconnect()?` |
@@ -312,7 +314,9 @@
 //! # fn passive(context: &Context, qp: Qp, timeout: Duration)
 //! # -> Result<(), Box<dyn std::error::Error>> {
 //! let listener = context.listen(4791, 8)?;
-//! assert_eq!(listener.port(), 4791);
+//! assert_eq!((listener.port(), listener.local_addr().ip()), (4791, None));
+//! let addr: SocketAddr = "0.0.0.0:4420".parse()?;
+//! let ipv4_only = context.listen(addr, 8)?;
 //! let param = ConnParam::new().ird(4).ord(4).private_data("hello")?;
 //! if let Some(request) = listener.accept_timeout(timeout) {
 //!     request.accept(&qp, param)?;
@@ -323,6 +327,7 @@
 //! }
 //! qp.close()?;
 //! # let _ = expedited;
+//! # drop(ipv4_only);
 //! # Ok(())
 //! # }
 //! # fn active(qp: Qp, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {

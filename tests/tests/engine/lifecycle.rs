@@ -38,7 +38,9 @@ fn completions_of(world: &mut World, end: usize, cq: CqId, count: usize) -> Vec<
 
 fn request(world: &mut World) -> (RequestId, ConnInfo) {
     match event(world, 1) {
-        ConnEvent::ConnectRequest { port: PORT, request, offer } => (request, *offer),
+        ConnEvent::ConnectRequest { listener, request, offer } if listener.port() == PORT => {
+            (request, *offer)
+        }
         other => panic!("unexpected {other:?}"),
     }
 }

@@ -1,5 +1,7 @@
 //! A listener under load: half-open connections, SYN cookies, backlog, TIME-WAIT.
 
+mod addresses;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 

@@ -66,10 +66,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         if self.cx.listeners.has_waiting_requests() {
             let mut left = OFFERED_MAX;
-            for port in self.cx.listeners.waiting_ports() {
-                if let Some(listener) = self.cx.listeners.find(port) {
-                    left -= self.offer_pending_requests(listener, left);
-                }
+            for listener in self.cx.listeners.waiting_listeners() {
+                left -= self.offer_pending_requests(listener, left);
             }
             self.cx.listeners.has_more_to_offer = left == 0;
         }

@@ -109,7 +109,12 @@ fn ended_listener_resets_the_connections_in_its_setup() {
         engine.burst.push(segment(from, PORTS[to], Flags::SYN));
     }
     engine.drive(Instant::from_nanos(1));
-    let in_setup = |engine: &Engine<_, _, _>| PORTS.map(|port| engine.cx.listeners.in_setup(port));
+    let listeners = PORTS.map(|port| {
+        let local = SocketAddr::from(([198, 18, 0, 1], port));
+        engine.cx.listeners.find(local).unwrap()
+    });
+    let in_setup =
+        |engine: &Engine<_, _, _>| listeners.map(|listener| engine.cx.listeners.in_setup(listener));
     let listed = in_setup(&engine);
     assert_eq!(listed.each_ref().map(Vec::len), [3, 2]);
     engine.remove_connection(listed[0][1]);

@@ -3,6 +3,7 @@
 //! - `arp` (RFC 826, RFC 5227), `ndp` (RFC 4861): packets of address resolution.
 //! - `neighbor`: the neighbor cache and its NUD state machine (RFC 4861 section 7), for both.
 //! - `routing`: next hop and source address selection (RFC 6724 section 5).
+//! - `listen_addr`: addresses of a listener.
 //! - `next_hop`: the neighbor that receives a connection's frames.
 //! - `recent_solicits`: solicitations sent lately, for several engines.
 //! - `mld`, `memberships`: multicast listener reports (RFC 3810, RFC 2710), and when they are due.
@@ -20,6 +21,7 @@ pub mod icmp_error;
 pub mod icmp_tx;
 pub(crate) mod interface;
 pub(crate) mod jittered_rate_limit;
+pub mod listen_addr;
 mod memberships;
 pub mod mld;
 pub mod ndp;

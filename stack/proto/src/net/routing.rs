@@ -60,11 +60,7 @@ impl Route {
     /// Default route through `via`, for its address family.
     #[must_use]
     pub const fn default_via(via: IpAddr) -> Self {
-        let destination = match via {
-            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        };
-        Self::new(destination, 0, via)
+        Self::new(unspecified(via), 0, via)
     }
 
     /// Sets [`mtu`](field@Self::mtu).
@@ -210,6 +206,14 @@ pub const fn is_unicast_host(ip: IpAddr) -> bool {
         IpAddr::V6(ip) => {
             !(ip.is_multicast() || matches!(ip.segments(), [0, 0, 0, 0, 0, 0 | 0xffff, ..]))
         }
+    }
+}
+
+/// Returns the unspecified address of the same family.
+pub(crate) const fn unspecified(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     }
 }
 

@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::net::listen_addr::ListenAddr;
 use crate::steering::owners::ShardId;
 use crate::time::Instant;
 
@@ -95,34 +96,36 @@ pub(crate) struct Backlogs {
     shards: usize,
     /// Passive connections whose handshake is not complete.
     pub(crate) half_open: SharedCount,
-    by_port: Mutex<HashMap<u16, Weak<ListenerCounts>>>,
+    by_addr: Mutex<HashMap<ListenAddr, Weak<ListenerCounts>>>,
 }
 
 impl Backlogs {
     /// Creates the counts of a port with so many shards.
     pub(crate) fn new(shards: usize) -> Self {
-        Self { shards, half_open: SharedCount::new(shards), by_port: Mutex::default() }
+        Self { shards, half_open: SharedCount::new(shards), by_addr: Mutex::default() }
     }
 
     /// Releases what a shard that has died took of the limits.
     pub(crate) fn release_all(&self, shard: ShardId) {
         self.half_open.release_all(shard);
-        let by_port = self.by_port.lock().unwrap_or_else(PoisonError::into_inner);
-        for counts in by_port.values().filter_map(Weak::upgrade) {
+        let by_addr = self.by_addr.lock().unwrap_or_else(PoisonError::into_inner);
+        for counts in by_addr.values().filter_map(Weak::upgrade) {
             counts.half_open.release_all(shard);
             counts.pending.release_all(shard);
         }
     }
 
-    /// Returns the counts of the listener on `port`: those that another shard has, or new ones.
-    pub(crate) fn listener(&self, port: u16) -> Arc<ListenerCounts> {
-        let mut by_port = self.by_port.lock().unwrap_or_else(PoisonError::into_inner);
-        by_port.retain(|_, counts| counts.strong_count() > 0);
-        if let Some(counts) = by_port.get(&port).and_then(Weak::upgrade) {
+    /// Returns the counts of the listener on `addr`: those that another shard has, or new ones.
+    pub(crate) fn listener(&self, addr: ListenAddr) -> Arc<ListenerCounts> {
+        let mut by_addr = self.by_addr.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(counts) = by_addr.get(&addr).and_then(Weak::upgrade) {
             return counts;
         }
+        if by_addr.len() == by_addr.capacity() {
+            by_addr.retain(|_, counts| counts.strong_count() > 0);
+        }
         let counts = Arc::new(ListenerCounts::new(self.shards));
-        by_port.insert(port, Arc::downgrade(&counts));
+        by_addr.insert(addr, Arc::downgrade(&counts));
         counts
     }
 }
@@ -136,15 +139,15 @@ mod tests {
     #[test]
     fn shards_that_listen_on_a_port_share_its_counts() {
         let backlogs = Backlogs::new(2);
-        let [first, second] = [4420, 4420].map(|port| backlogs.listener(port));
+        let [first, second] = [4420, 4420].map(|port| backlogs.listener(port.into()));
         assert!(first.pending.try_increment(SHARDS[0], 2));
         assert!(second.pending.try_increment(SHARDS[1], 2));
         assert!(!first.pending.try_increment(SHARDS[0], 2));
         second.pending.decrement(SHARDS[1]);
         assert_eq!(first.pending.get(), 1);
-        assert_eq!(backlogs.listener(4421).pending.get(), 0);
+        assert_eq!(backlogs.listener(4421.into()).pending.get(), 0);
         drop((first, second));
-        let again = backlogs.listener(4420);
+        let again = backlogs.listener(4420.into());
         assert_eq!(again.pending.get(), 0, "of another listener");
         again.pending.decrement(SHARDS[0]);
         assert_eq!(again.pending.get(), 0);
@@ -153,7 +156,7 @@ mod tests {
     #[test]
     fn dead_shard_no_longer_counts() {
         let backlogs = Backlogs::new(2);
-        let counts = backlogs.listener(4420);
+        let counts = backlogs.listener(4420.into());
         for count in [&counts.pending, &counts.half_open, &backlogs.half_open] {
             for shard in [SHARDS[0], SHARDS[0], SHARDS[1]] {
                 count.increment(shard);

@@ -12,6 +12,7 @@ use crate::verbs::wc::{CqId, QpId};
 use crate::wire::terminate::{LAYER_MPA, LAYER_RDMAP};
 use crate::wire::{EndNames, describe_terminate};
 
+pub use crate::net::listen_addr::ListenAddr;
 pub use crate::rdmap::fault::Abort;
 pub use crate::wire::ddp::Version;
 pub use crate::wire::mpa::{PRIVATE_DATA_LEN_MAX, PrivateData};
@@ -101,7 +102,7 @@ pub enum ConnectError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// Another listener uses the port.
+    /// Another listener uses the port, with the same address or, both, with all of them.
     #[error("port {0} is in use by another listener; choose another")]
     PortInUse(u16),
     /// There is no such connection or connection request, or no more: the queue pair is not
@@ -148,8 +149,9 @@ pub enum CmError {
     /// The private data does not fit into the startup frame.
     #[error("private data is too long for the MPA startup frame")]
     PrivateDataTooLong,
-    /// The maximum number of queue pairs is reached, or no local port is free for that address.
-    #[error("no resources for another queue pair or connection")]
+    /// The maximum number of queue pairs or listeners is reached, or no local port is free for that
+    /// address.
+    #[error("no resources for another queue pair, listener or connection")]
     NoResources,
     /// The maximum number of connections is reached, counting those that linger after their end.
     #[error(
@@ -161,8 +163,8 @@ pub enum CmError {
     /// host.
     #[error("no route leads to that address from this device's addresses")]
     Unreachable,
-    /// The address to connect from is not a local address.
-    #[error("the local address is not one of this device")]
+    /// The address to listen on, or to connect from, is not a local address.
+    #[error("the local address is not one of this device: give one of its configuration, or none")]
     NotLocal,
     /// The queue pair is of another context than the connection request.
     #[error("the queue pair is of another context than the connection request: create one there")]
@@ -273,11 +275,11 @@ impl fmt::Display for EndReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnEvent {
-    /// Connection request to the listener on `port` (`RDMA_CM_EVENT_CONNECT_REQUEST`).
+    /// Connection request to a listener (`RDMA_CM_EVENT_CONNECT_REQUEST`).
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
-        /// Port of the listener.
-        port: u16,
+        /// The listener: of those that cover the local address, the most specific.
+        listener: ListenAddr,
         /// Handle to accept or reject it.
         request: RequestId,
         /// The peer's offer; `ird` and `ord` from the local point of view.

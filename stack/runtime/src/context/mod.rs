@@ -3,6 +3,7 @@
 mod link_monitor;
 mod object_ids;
 mod open;
+mod open_listeners;
 mod shards;
 mod unbound_qps;
 
@@ -17,6 +18,7 @@ use crate::clock::{Clock, ClockInfo};
 use crate::config::{Config, DriveMode};
 use crate::context::link_monitor::LinkState;
 use crate::context::object_ids::ObjectIds;
+use crate::context::open_listeners::OpenListeners;
 use crate::context::shards::Shards;
 use crate::context::unbound_qps::UnboundQps;
 use crate::error::MemoryError;
@@ -65,8 +67,8 @@ pub(crate) struct ContextInner {
     pub(crate) pd_ids: ObjectIds,
     /// Queue pairs that belong to no shard yet.
     pub(crate) unbound: Arc<UnboundQps>,
-    /// Held while listeners are opened and closed: the port that was chosen last for one.
-    listeners: Mutex<u16>,
+    /// Held while listeners are opened and closed.
+    listeners: Mutex<OpenListeners>,
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) limits: Arc<ResourceLimits>,
     pub(crate) events: Arc<AsyncEventQueue>,
@@ -321,8 +323,8 @@ impl ContextInner {
         &self.config
     }
 
-    /// Locks the set of listeners; returns the port that was chosen last for one.
-    pub(crate) fn lock_listeners(&self) -> MutexGuard<'_, u16> {
+    /// Locks the set of listeners.
+    pub(crate) fn lock_listeners(&self) -> MutexGuard<'_, OpenListeners> {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

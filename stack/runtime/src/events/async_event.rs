@@ -1,5 +1,6 @@
 //! Events that are not completions.
 
+use ferrowarp_proto::verbs::cm::ListenAddr;
 use ferrowarp_proto::verbs::srq::SrqId;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
@@ -21,8 +22,8 @@ pub enum AsyncEvent {
     /// [`Listener::poll`]: crate::Listener::poll
     #[doc(alias = "RDMA_CM_EVENT_CONNECT_REQUEST")]
     ConnectRequest {
-        /// The listener's port ([`Listener::port`](crate::Listener::port)).
-        port: u16,
+        /// The listener ([`Listener::local_addr`](crate::Listener::local_addr)).
+        listener: ListenAddr,
     },
     /// A shared receive queue fell below its limit: see [`Srq::next_limit`].
     ///

@@ -13,8 +13,8 @@ use crate::device::DeviceSpec;
 use crate::{Config, Context, DriveMode, QpOptions};
 
 /// Event that names a source.
-const fn event(port: u16) -> AsyncEvent {
-    AsyncEvent::ConnectRequest { port }
+fn event(port: u16) -> AsyncEvent {
+    AsyncEvent::ConnectRequest { listener: port.into() }
 }
 
 fn drain(events: &AsyncEventQueue) -> Vec<AsyncEvent> {

@@ -82,7 +82,7 @@ impl fmt::Debug for Srq {
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listener").field("port", &self.port()).finish_non_exhaustive()
+        f.debug_struct("Listener").field("local_addr", &self.local_addr()).finish_non_exhaustive()
     }
 }
 

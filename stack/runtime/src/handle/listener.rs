@@ -3,33 +3,54 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ListenAddr, ReadDepths, RequestId};
 
 use crate::context::{Context, ContextInner};
 use crate::fork::{ForkArc, is_child};
 use crate::handle::qp::Qp;
 use crate::shard::{Backlog, PendingRequest, ShardControl};
 
-/// Listener for connection requests on a port, until it is dropped.
+/// Listener for connection requests on a port of one address, of a family or of all, until it is
+/// dropped.
 #[doc(alias = "rdma_cm_id")]
 pub struct Listener {
     context: ForkArc<ContextInner>,
-    port: u16,
     backlog: Arc<Backlog>,
 }
 
 impl Context {
-    /// Listens on a port; at most `backlog` requests are pending at a time (0 counts as 1). Port 0
-    /// stands for a free one of [`Config::source_ports`]: [`Listener::port`] returns it.
+    /// Listens on a port; at most `backlog` requests are pending at a time (0 counts as 1).
+    ///
+    /// `addr` is a port, for all addresses of the context, or an address with a port
+    /// ([`ListenAddr`]). Of several listeners on a port the most specific gets a request: that on
+    /// the very address, else that on all of its family, else that on all.
+    ///
+    /// ```
+    /// # use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+    /// # use ferrowarp::{Config, Context, device::DeviceSpec};
+    /// # let address = |host| IpAddr::V4(Ipv4Addr::new(198, 18, 0, host));
+    /// # let config = |host| Config::new(DeviceSpec::Ring, address(host), 24);
+    /// # let (context, _peer) = Context::ring_pair(config(1), config(2))?;
+    /// let all = context.listen(4791, 8)?;
+    /// let ipv4 = context.listen("0.0.0.0:4791".parse::<SocketAddr>()?, 8)?;
+    /// let one = context.listen((address(1), 4791), 8)?;
+    /// assert_eq!(one.local_addr().ip(), Some(address(1)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Port 0 stands for one of [`Config::source_ports`] on which no other listener shares an
+    /// address: [`Listener::port`] returns it.
     ///
     /// [`Config::source_ports`]: crate::Config::source_ports
     ///
     /// # Errors
-    /// `PortInUse`; `NoResources` if no port is free; `Ended`.
+    /// `PortInUse` if there is a listener on the same port and the same addresses; `NotLocal` if
+    /// the address is none of the context's; `NoResources` if no port is free, and beyond 65,536
+    /// listeners; `Ended`.
     #[doc(alias = "rdma_listen")]
     #[doc(alias = "rdma_bind_addr")]
-    pub fn listen(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
-        Listener::open(self.inner(), port, backlog, false)
+    pub fn listen(&self, addr: impl Into<ListenAddr>, backlog: usize) -> Result<Listener, CmError> {
+        Listener::open(self.inner(), addr.into(), backlog, false)
     }
 
     /// As [`Context::listen`], for connections without MPA startup frames: each is reported as
@@ -41,63 +62,60 @@ impl Context {
     ///
     /// [`Start::Immediate`]: crate::cm::Start::Immediate
     /// [`Start::Streaming`]: crate::cm::Start::Streaming
-    pub fn listen_unframed(&self, port: u16, backlog: usize) -> Result<Listener, CmError> {
-        Listener::open(self.inner(), port, backlog, true)
+    pub fn listen_unframed(
+        &self,
+        addr: impl Into<ListenAddr>,
+        backlog: usize,
+    ) -> Result<Listener, CmError> {
+        Listener::open(self.inner(), addr.into(), backlog, true)
     }
 }
 
 impl Listener {
     fn open(
         context: &ForkArc<ContextInner>,
-        port: u16,
+        addr: ListenAddr,
         backlog: usize,
         unframed: bool,
     ) -> Result<Self, CmError> {
         context.check_open()?;
-        // All shards listen on the same ports, so that all of them agree.
-        let mut last_chosen = context.lock_listeners();
-        if port != 0 {
-            return Self::open_locked(context, port, backlog, unframed);
-        }
-        // The one after the port that was chosen last: one that was just given up is not reused.
-        let ports = context.config().source_ports.clone();
-        let after_last = ports.clone().skip_while(|&port| port <= *last_chosen);
-        for port in after_last.chain(ports) {
-            match Self::open_locked(context, port, backlog, unframed) {
-                Err(CmError::PortInUse(_)) => {}
-                opened => {
-                    *last_chosen = port;
-                    return opened;
-                }
+        // All shards listen on the same addresses, so that all of them agree.
+        let mut listeners = context.lock_listeners();
+        let addr = match addr.port() {
+            0 => {
+                let ports = context.config().source_ports.clone();
+                listeners.choose_port(addr, ports).ok_or(CmError::NoResources)?
             }
-        }
-        Err(CmError::NoResources)
-    }
-
-    /// As [`Listener::open`], on this port; the listeners are locked.
-    fn open_locked(
-        context: &ForkArc<ContextInner>,
-        port: u16,
-        backlog: usize,
-        unframed: bool,
-    ) -> Result<Self, CmError> {
-        let backlog = Arc::new(Backlog::new(port, backlog));
+            _ => addr,
+        };
+        let backlog = Arc::new(Backlog::new(addr, backlog));
         let results =
-            context.shards.control(|engine, _| engine.listen(port, Arc::clone(&backlog), unframed));
+            context.shards.control(|engine, _| engine.listen(Arc::clone(&backlog), unframed));
         // Closed or failed meanwhile.
         let is_empty = results.is_empty();
         match results.into_iter().find_map(Result::err) {
             Some(error) => Err(error),
             None if is_empty => Err(context.why_no_shard().into()),
-            None => Ok(Self { context: context.clone(), port, backlog }),
+            None => {
+                listeners.insert(addr);
+                Ok(Self { context: context.clone(), backlog })
+            }
         }
     }
 
     /// TCP port, also where the stack has chosen it.
     #[doc(alias = "rdma_get_src_port")]
     #[must_use]
-    pub const fn port(&self) -> u16 {
-        self.port
+    pub fn port(&self) -> u16 {
+        self.local_addr().port()
+    }
+
+    /// Port and local addresses. A request has the address that its peer connected to
+    /// ([`ConnInfo::local`]).
+    #[doc(alias = "rdma_get_local_addr")]
+    #[must_use]
+    pub fn local_addr(&self) -> ListenAddr {
+        self.backlog.addr()
     }
 
     /// Removes and returns the oldest request. Does not poll: for applications whose threads drive
@@ -151,12 +169,13 @@ impl Drop for Listener {
             // The connections are the parent's.
             return;
         }
-        let port = self.port;
-        let listening = self.context.lock_listeners();
-        self.context.shards.control(|engine, _| engine.unlisten(port));
-        // Before another listener can have the port, whose event would be the same.
+        let addr = self.local_addr();
+        let mut listeners = self.context.lock_listeners();
+        self.context.shards.control(|engine, _| engine.unlisten(addr));
+        // Before another listener can have the addresses, whose event would be the same.
         self.context.events.remove(self.backlog.event());
-        drop(listening);
+        listeners.remove(addr);
+        drop(listeners);
         // Each rejects its request when it is dropped.
         while self.pop().is_some() {}
     }

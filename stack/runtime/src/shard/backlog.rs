@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use ferrowarp_proto::verbs::cm::{ConnInfo, RequestId};
+use ferrowarp_proto::verbs::cm::{ConnInfo, ListenAddr, RequestId};
 
 use crate::events::{AsyncEvent, EventSource};
 
@@ -21,7 +21,7 @@ pub(crate) struct PendingRequest {
 pub(crate) struct Backlog {
     queue: Mutex<Queue>,
     capacity: usize,
-    port: u16,
+    addr: ListenAddr,
     source: EventSource,
 }
 
@@ -58,9 +58,14 @@ impl Queue {
 }
 
 impl Backlog {
-    pub(crate) fn new(port: u16, capacity: usize) -> Self {
+    pub(crate) fn new(addr: ListenAddr, capacity: usize) -> Self {
         let source = EventSource::default();
-        Self { queue: Mutex::default(), capacity: capacity.max(1), port, source }
+        Self { queue: Mutex::default(), capacity: capacity.max(1), addr, source }
+    }
+
+    /// Addresses and port of the listener.
+    pub(crate) const fn addr(&self) -> ListenAddr {
+        self.addr
     }
 
     pub(crate) const fn source(&self) -> &EventSource {
@@ -69,7 +74,7 @@ impl Backlog {
 
     /// Event that names the listener.
     pub(crate) const fn event(&self) -> AsyncEvent {
-        AsyncEvent::ConnectRequest { port: self.port }
+        AsyncEvent::ConnectRequest { listener: self.addr }
     }
 
     pub(crate) const fn capacity(&self) -> usize {
@@ -152,7 +157,7 @@ mod tests {
     #[test]
     fn dead_requests_keep_nobody_out_and_are_looked_at_seldom() {
         const ROUNDS: u32 = 10_000;
-        let (backlog, looks) = (Backlog::new(1, 100_000), Cell::new(0));
+        let (backlog, looks) = (Backlog::new(1.into(), 100_000), Cell::new(0));
         for index in 0..ROUNDS {
             let is_alive = |id: RequestId| {
                 looks.set(looks.get() + 1);
@@ -172,7 +177,7 @@ mod tests {
     fn dead_request_beside_many_live_ones_costs_no_look_at_each() {
         const LIVE: u32 = 1000;
         const ROUNDS: u32 = 10_000;
-        let (backlog, looks) = (Backlog::new(1, LIVE as usize + 1), Cell::new(0));
+        let (backlog, looks) = (Backlog::new(1.into(), LIVE as usize + 1), Cell::new(0));
         for index in 0..LIVE + ROUNDS {
             let is_alive = |id: RequestId| {
                 looks.set(looks.get() + 1);
@@ -188,7 +193,7 @@ mod tests {
     #[test]
     fn backlog_drops_dead_requests_of_its_shard_alone_and_then_may_be_full() {
         const COUNT: usize = SWEEP_AT_MIN;
-        let backlog = Backlog::new(1, COUNT);
+        let backlog = Backlog::new(1.into(), COUNT);
         let push = |shard, index| backlog.try_push(request(shard, index), |id| id.index != 1);
         assert!(matches!(push(1, 1), Pushed::Done));
         for index in (1..).take(COUNT - 1) {
@@ -208,7 +213,7 @@ mod tests {
     /// A thread of the application that holds the lock may have been preempted.
     #[test]
     fn shard_does_not_wait_for_the_lock() {
-        let backlog = Backlog::new(1, 2);
+        let backlog = Backlog::new(1.into(), 2);
         let held = backlog.lock();
         let Pushed::Busy(returned) = backlog.try_push(request(0, 7), |_| true) else {
             panic!("pushed under the lock of another")

@@ -9,7 +9,9 @@ use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, EndReason, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{
+    Abort, CmError, ConnParam, EndReason, ListenAddr, ReadDepths, RequestId,
+};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
@@ -102,8 +104,8 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn destroy_srq(&mut self, srq: SrqId);
 
     /// `unframed`: the connections have no MPA startup frames.
-    fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError>;
-    fn unlisten(&mut self, port: u16);
+    fn listen(&mut self, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError>;
+    fn unlisten(&mut self, addr: ListenAddr);
     fn connect(
         &mut self,
         now: Instant,

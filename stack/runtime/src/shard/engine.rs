@@ -18,7 +18,9 @@ use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::engine::Engine;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnEvent, ConnParam, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{
+    Abort, CmError, ConnEvent, ConnParam, ListenAddr, ReadDepths, RequestId,
+};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
@@ -48,9 +50,9 @@ pub(crate) struct ShardEngine<D: Device> {
     engine: Engine<D, HostMemory, CqRings>,
     shard_qps: ShardQps,
     srqs: HashMap<SrqId, Arc<SrqShared>>,
-    listeners: HashMap<u16, Arc<Backlog>>,
+    listeners: HashMap<ListenAddr, Arc<Backlog>>,
     /// Connection requests for which the lock of the backlog was held.
-    deferred_requests: VecDeque<(u16, PendingRequest)>,
+    deferred_requests: VecDeque<(ListenAddr, PendingRequest)>,
     publisher: EventPublisher,
     /// Queue pairs of the context that belong to no shard yet.
     unbound: Arc<dyn UnboundQpTable>,
@@ -119,9 +121,9 @@ impl<D: Device> ShardEngine<D> {
 
     fn route(&mut self, now: Instant, event: ConnEvent) {
         match event {
-            ConnEvent::ConnectRequest { port, request, offer } => {
+            ConnEvent::ConnectRequest { listener, request, offer } => {
                 let pending = PendingRequest { shard: self.index, id: request, offer };
-                self.route_request(now, port, pending);
+                self.route_request(now, listener, pending);
             }
             ConnEvent::Established { qp, .. }
             | ConnEvent::PeerFinished { qp }
@@ -323,22 +325,23 @@ where
         }
     }
 
-    fn listen(&mut self, port: u16, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError> {
+    fn listen(&mut self, backlog: Arc<Backlog>, unframed: bool) -> Result<(), CmError> {
         self.check_open()?;
+        let addr = backlog.addr();
         if unframed {
-            self.engine.listen_unframed(port, backlog.capacity())?;
+            self.engine.listen_unframed(addr, backlog.capacity())?;
         } else {
-            self.engine.listen(port, backlog.capacity())?;
+            self.engine.listen(addr, backlog.capacity())?;
         }
-        self.listeners.insert(port, backlog);
+        self.listeners.insert(addr, backlog);
         Ok(())
     }
 
-    fn unlisten(&mut self, port: u16) {
-        self.listeners.remove(&port);
-        self.publisher.forget(AsyncEvent::ConnectRequest { port });
-        self.deferred_requests.retain(|&(of, _)| of != port);
-        self.engine.unlisten(port);
+    fn unlisten(&mut self, addr: ListenAddr) {
+        self.listeners.remove(&addr);
+        self.publisher.forget(AsyncEvent::ConnectRequest { listener: addr });
+        self.deferred_requests.retain(|&(of, _)| of != addr);
+        self.engine.unlisten(addr);
     }
 
     fn connect(
@@ -436,8 +439,8 @@ where
     fn disconnect_all(&mut self, now: Instant) {
         self.is_closing = true;
         let now = self.advance(now);
-        for (port, backlog) in std::mem::take(&mut self.listeners) {
-            self.engine.unlisten(port);
+        for (addr, backlog) in std::mem::take(&mut self.listeners) {
+            self.engine.unlisten(addr);
             self.publisher.queue().end_source(backlog.event(), backlog.source());
         }
         for shard_qp in self.shard_qps.iter() {

@@ -36,7 +36,10 @@ fn each_event_names_its_source() {
     }
     settle();
     // Three requests of one listener give one event.
-    assert_eq!(drain_events(&right_channel), [AsyncEvent::ConnectRequest { port: PORT }]);
+    assert_eq!(
+        drain_events(&right_channel),
+        [AsyncEvent::ConnectRequest { listener: PORT.into() }]
+    );
     let requests: Vec<_> = std::iter::from_fn(|| listener.poll()).collect();
     assert_eq!(requests.len(), 3);
 
@@ -98,7 +101,7 @@ fn events_before_the_channel_was_created_are_reported() {
     let channel = right.context.event_channel().unwrap();
     let mut descriptor = fs::File::from(channel.as_fd().try_clone_to_owned().unwrap()).take(1);
     assert_eq!(descriptor.read(&mut [0; 8]).unwrap(), 1);
-    assert_eq!(channel.next_event(), Some(AsyncEvent::ConnectRequest { port: PORT }));
+    assert_eq!(channel.next_event(), Some(AsyncEvent::ConnectRequest { listener: PORT.into() }));
     // A context has one event channel.
     let again = right.context.event_channel().unwrap();
     assert_eq!(again.as_fd().as_raw_fd(), channel.as_fd().as_raw_fd());
@@ -185,7 +188,7 @@ fn waiting_calls_sleep(drive: DriveMode) {
     assert!(b.wait_event(TIMEOUT).is_some());
     let _ = drain_events(&channel);
     let c = left.qp();
-    let request = AsyncEvent::ConnectRequest { port: PORT };
+    let request = AsyncEvent::ConnectRequest { listener: PORT.into() };
     // A queue pair has its event before the channel names it, so the name of `b` may still come.
     let wait = || {
         let mut events = std::iter::from_fn(|| channel.wait(TIMEOUT));

@@ -30,6 +30,7 @@ mod host_port;
 mod idle_threads;
 mod lifecycle;
 mod link_state;
+mod listeners;
 mod memory;
 mod misdelivery;
 mod page_faults;

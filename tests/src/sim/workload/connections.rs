@@ -24,8 +24,8 @@ impl Workload {
         self.words.observe_changes(world);
         while let Some((shard, event)) = world.ends[end].next_event() {
             match event {
-                ConnEvent::ConnectRequest { port, request, .. } => {
-                    let conn = usize::from(port - PORT);
+                ConnEvent::ConnectRequest { listener, request, .. } => {
+                    let conn = usize::from(listener.port() - PORT);
                     let side = &mut self.slots[conn].sides[end];
                     if side.shard != shard && !side.accepted && !side.has_ended {
                         side.move_to(world, end, conn, shard);

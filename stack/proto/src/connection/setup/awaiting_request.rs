@@ -11,6 +11,7 @@ use core::net::IpAddr;
 use core::num::NonZeroU64;
 use std::collections::BTreeSet;
 
+use crate::connection::setup::listeners::ListenerRef;
 use crate::net::siphash_keys::SipBuildHasher;
 
 /// Number of hash buckets of peer addresses.
@@ -30,9 +31,9 @@ pub(crate) struct AwaitingRequest {
     incomplete: BTreeSet<(u8, ArrivalOrder, u32)>,
     /// Number of these in each bucket.
     counts: [u32; BUCKETS],
-    /// Connections with a complete request that waits for a free slot in the backlog, by port and
-    /// age.
-    complete: BTreeSet<(u16, ArrivalOrder, u32)>,
+    /// Connections with a complete request that waits for a free slot in the backlog, by listener
+    /// and age.
+    complete: BTreeSet<(ListenerRef, ArrivalOrder, u32)>,
     last_order: ArrivalOrder,
 }
 
@@ -66,18 +67,18 @@ impl AwaitingRequest {
         Some(self.last_order)
     }
 
-    /// Marks the request of a connection as complete: it waits for the backlog of `port`.
+    /// Marks the request of a connection as complete: it waits for the backlog of `listener`.
     pub(crate) fn mark_complete(
         &mut self,
         order: Option<ArrivalOrder>,
         remote: IpAddr,
-        port: u16,
+        listener: ListenerRef,
         index: u32,
     ) {
         if let Some(ticket) = order
             && self.remove_incomplete(ticket, remote, index)
         {
-            self.complete.insert((port, ticket, index));
+            self.complete.insert((listener, ticket, index));
         }
     }
 
@@ -86,13 +87,13 @@ impl AwaitingRequest {
         &mut self,
         order: Option<ArrivalOrder>,
         remote: IpAddr,
-        port: u16,
+        listener: ListenerRef,
         index: u32,
     ) {
         if let Some(ticket) = order
             && !self.remove_incomplete(ticket, remote, index)
         {
-            self.complete.remove(&(port, ticket, index));
+            self.complete.remove(&(listener, ticket, index));
         }
     }
 
@@ -106,17 +107,18 @@ impl AwaitingRequest {
             .map(|&(_, _, index)| index)
     }
 
-    /// Returns the oldest connection to `port` with a complete request that waits for the backlog.
-    pub(crate) fn next_complete(&self, port: u16) -> Option<u32> {
+    /// Returns the oldest connection to `listener` with a complete request that waits for the
+    /// backlog.
+    pub(crate) fn next_complete(&self, listener: ListenerRef) -> Option<u32> {
         let &(of, _, index) =
-            self.complete.range((port, ArrivalOrder(NonZeroU64::MIN), 0)..).next()?;
-        (of == port).then_some(index)
+            self.complete.range((listener, ArrivalOrder(NonZeroU64::MIN), 0)..).next()?;
+        (of == listener).then_some(index)
     }
 
-    /// Returns the next port from `from` on with a complete request that waits for the backlog.
-    pub(crate) fn next_port(&self, from: u16) -> Option<u16> {
+    /// Returns the next listener from `from` on with a complete request that waits for the backlog.
+    pub(crate) fn next_listener(&self, from: ListenerRef) -> Option<ListenerRef> {
         let first = (from, ArrivalOrder(NonZeroU64::MIN), 0);
-        self.complete.range(first..).next().map(|&(port, ..)| port)
+        self.complete.range(first..).next().map(|&(listener, ..)| listener)
     }
 
     fn remove_incomplete(&mut self, order: ArrivalOrder, remote: IpAddr, index: u32) -> bool {
@@ -132,9 +134,10 @@ mod tests {
     use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use super::AwaitingRequest;
+    use crate::connection::setup::listeners::ListenerRef;
     use crate::net::siphash_keys::SipBuildHasher;
 
-    const PORT: u16 = 7174;
+    const LISTENER: ListenerRef = ListenerRef { index: 7 };
 
     fn v4(last: u8) -> IpAddr {
         Ipv4Addr::new(198, 18, 0, last).into()
@@ -146,7 +149,7 @@ mod tests {
         awaiting.insert(v4(1), 100);
         let tickets: Vec<_> = (0..3).map(|index| awaiting.insert(v4(2), index)).collect();
         assert_eq!(awaiting.victim(), Some(0));
-        awaiting.remove(tickets[0], v4(2), PORT, 0);
+        awaiting.remove(tickets[0], v4(2), LISTENER, 0);
         assert_eq!((awaiting.victim(), awaiting.len()), (Some(1), 3));
     }
 
@@ -165,14 +168,14 @@ mod tests {
         let mut awaiting = AwaitingRequest::new(SipBuildHasher::new(1));
         let tickets = [5, 3].map(|index| awaiting.insert(v4(1), index));
         for (ticket, index) in tickets.into_iter().zip([5, 3]) {
-            awaiting.mark_complete(ticket, v4(1), PORT, index);
+            awaiting.mark_complete(ticket, v4(1), LISTENER, index);
         }
         assert_eq!((awaiting.victim(), awaiting.incomplete_count(), awaiting.len()), (None, 0, 2));
         assert_eq!(
-            (awaiting.next_complete(PORT), awaiting.next_complete(PORT - 1)),
+            (awaiting.next_complete(LISTENER), awaiting.next_complete(ListenerRef { index: 6 })),
             (Some(5), None)
         );
-        awaiting.remove(tickets[0], v4(1), PORT, 5);
-        assert_eq!(awaiting.next_complete(PORT), Some(3));
+        awaiting.remove(tickets[0], v4(1), LISTENER, 5);
+        assert_eq!(awaiting.next_complete(LISTENER), Some(3));
     }
 }

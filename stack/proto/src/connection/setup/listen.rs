@@ -69,7 +69,7 @@ impl<E: Env> Context<E> {
     ) -> ListenerAction<E> {
         let (found, recycled) = match replaced {
             Some(Replaced { listener, recycled }) => (Some(listener), recycled),
-            None => (self.listeners.find(segment.tuple.local.port()), None),
+            None => (self.listeners.find(segment.tuple.local), None),
         };
         let Some(listener) = found else { return ListenerAction::Reset };
         // First: an RST is ignored.
@@ -167,7 +167,8 @@ impl<E: Env> Context<E> {
     ) -> ListenerAction<E> {
         let found = self.listeners.get(listener);
         let is_unframed = found.unframed;
-        if !found.expects_cookies(now) || ack.flags.has(Flags::SYN) {
+        let is_expected = self.listeners.expects_cookies(now, ack.tuple.local);
+        if !is_expected || ack.flags.has(Flags::SYN) {
             return ListenerAction::Reset;
         }
         let iss_ts = self.secrets.iss_and_ts_offset(now, &ack.tuple);
@@ -204,8 +205,7 @@ impl<E: Env> Connection<E> {
     ) -> SetupAction {
         // RFC 9293 section 3.10.7.4, fourth: SYN in TIME-WAIT (RFC 6191 section 2) or SYN-RECEIVED.
         if self.tcb.may_recycle(segment)
-            && let Some(listener) =
-                self.listener.or_else(|| cx.listeners.find(segment.tuple.local.port()))
+            && let Some(listener) = self.listener.or_else(|| cx.listeners.find(segment.tuple.local))
         {
             if cx.listeners.get(listener).is_full() {
                 // The new connection would be refused anyway.
@@ -239,7 +239,8 @@ impl<E: Env> Connection<E> {
             return SetupAction::Drop;
         }
         // RFC 4987 section 3.6: an ACK of a cookie sent earlier has another sequence number.
-        if found.expects_cookies(now) && segment.ack != self.tcb.snd_una() + 1 {
+        let local = segment.tuple.local;
+        if segment.ack != self.tcb.snd_una() + 1 && cx.listeners.expects_cookies(now, local) {
             let iss_ts = cx.secrets.iss_and_ts_offset(now, &segment.tuple);
             if cx.listeners.cookies.verify(now, &cx.config.tcp, segment, iss_ts).is_some() {
                 return SetupAction::Replace(Replaced { listener, recycled: None });
@@ -275,31 +276,31 @@ impl<E: Env> Connection<E> {
         let (Some(listener), Some(order)) = (self.listener, self.arrival_order) else {
             return true;
         };
-        let listener = cx.listeners.get(listener);
-        let (remote, port, index) = (self.tcb.tuple().remote.ip(), listener.port, self.id.index);
-        if !listener.take_slot() {
-            cx.listeners.awaiting_request.mark_complete(Some(order), remote, port, index);
+        let (remote, index) = (self.tcb.tuple().remote.ip(), self.id.index);
+        if !cx.listeners.get(listener).take_slot() {
+            cx.listeners.awaiting_request.mark_complete(Some(order), remote, listener, index);
             return false;
         }
         self.arrival_order = None;
-        cx.listeners.awaiting_request.remove(Some(order), remote, port, index);
+        cx.listeners.awaiting_request.remove(Some(order), remote, listener, index);
         true
     }
 
     /// Removes the connection from the accounting of its listener: it was decided on, or ends.
     pub(in crate::connection) fn leave_backlog(&mut self, cx: &mut Context<E>) {
         let Some(listener) = self.listener.take() else { return };
-        let found = cx.listeners.end_setup(listener, self.id.index);
+        cx.listeners.end_setup(listener, self.id.index);
         if let Some(order) = self.arrival_order.take() {
-            let (remote, port) = (self.tcb.tuple().remote.ip(), found.port);
+            let remote = self.tcb.tuple().remote.ip();
             let awaiting_request = &mut cx.listeners.awaiting_request;
-            awaiting_request.remove(Some(order), remote, port, self.id.index);
+            awaiting_request.remove(Some(order), remote, listener, self.id.index);
             return;
         }
         if !self.tcp_established {
             cx.listeners.on_half_open_failed(listener);
             return;
         }
+        let found = cx.listeners.get(listener);
         found.free_slot();
         if !found.is_full() {
             cx.deferred.push(Deferred::OfferPendingRequests(listener));

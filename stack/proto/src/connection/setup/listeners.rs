@@ -18,6 +18,7 @@
 //!
 //! [`awaiting_request`]: crate::connection::setup::awaiting_request
 
+use core::net::SocketAddr;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -31,26 +32,28 @@ use crate::net::siphash_keys::SipBuildHasher;
 use crate::steering::backlog::{Backlogs, ListenerCounts};
 use crate::steering::owners::ShardId;
 use crate::time::{Instant, MILLISECOND};
-use crate::verbs::cm::CmError;
+use crate::verbs::cm::{CmError, ListenAddr};
 
-/// Ports with requests that a pass offers, at most.
-pub(crate) const WAITING_PORTS_MAX: usize = 16;
+/// Listeners with waiting requests that a pass visits, at most.
+pub(crate) const WAITING_LISTENERS_MAX: usize = 16;
 /// Half-open connections that may end in this time without a handshake: by a RST, a timeout, or in
 /// favor of another. Beyond that number SYNs are answered with SYN cookies, which are limited.
 const FAILED_MAX: u32 = 128;
 const FAILED_PERIOD_NS: u64 = 100 * MILLISECOND;
+/// The first of all handles.
+const FIRST: ListenerRef = ListenerRef { index: 0 };
 
-/// Handle of a listener: found once by port, then carried by the segment and by the connections
+/// Handle of a listener: found once by address, then carried by the segment and by the connections
 /// that it opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ListenerRef {
-    index: u16,
+    pub(super) index: u16,
 }
 
-/// Listening port.
+/// Listener on a port of one or several addresses.
 #[derive(Clone, Debug)]
 pub(super) struct Listener {
-    pub(super) port: u16,
+    pub(super) addr: ListenAddr,
     backlog: usize,
     /// Its connections in setup, over all shards.
     counts: Arc<ListenerCounts>,
@@ -87,11 +90,6 @@ impl Listener {
         self.counts.pending.decrement(self.shard);
     }
 
-    /// True if an ACK of no connection may carry a valid SYN cookie.
-    pub(super) fn expects_cookies(&self, now: Instant) -> bool {
-        self.counts.expects_cookies(now)
-    }
-
     /// Records that a SYN cookie was sent.
     pub(super) fn on_cookie_sent(&self, now: Instant) {
         self.counts.expect_cookies_until(now + syn_cookie::LIFETIME_NS);
@@ -100,7 +98,7 @@ impl Listener {
 
 /// All listeners, and what limits the passive connections in setup.
 pub(crate) struct Listeners {
-    by_port: HashMap<u16, ListenerRef, SipBuildHasher>,
+    by_addr: HashMap<ListenAddr, ListenerRef, SipBuildHasher>,
     /// Listeners by index, and the indices not in use.
     slots: Vec<Option<Listener>>,
     free_slots: Vec<u16>,
@@ -112,12 +110,13 @@ pub(crate) struct Listeners {
     /// it have allowed.
     failed_period: u64,
     failed: u32,
-    /// Passive connections that the application has not decided on, in any of the stages, by port.
-    in_setup: BTreeSet<(u16, u32)>,
+    /// Passive connections that the application has not decided on, in any of the stages, by
+    /// listener.
+    in_setup: BTreeSet<(ListenerRef, u32)>,
     /// Passive connections with an MPA Request Frame that is incomplete, or waits for the backlog.
     pub(crate) awaiting_request: AwaitingRequest,
-    /// Port from which the next pass looks for requests that wait for a backlog.
-    waiting_from: u16,
+    /// Listener from which the next pass looks for requests that wait for a backlog.
+    waiting_from: ListenerRef,
     /// The last pass offered as many requests as it may, for slots that other shards freed.
     pub(crate) has_more_to_offer: bool,
     pub(super) cookies: SynCookies,
@@ -136,7 +135,7 @@ impl Listeners {
         Self {
             shard,
             backlogs,
-            by_port: HashMap::with_hasher(hash),
+            by_addr: HashMap::with_hasher(hash),
             slots: Vec::new(),
             free_slots: Vec::new(),
             half_open: 0,
@@ -144,7 +143,7 @@ impl Listeners {
             failed: 0,
             in_setup: BTreeSet::new(),
             awaiting_request: AwaitingRequest::new(hash),
-            waiting_from: 0,
+            waiting_from: FIRST,
             has_more_to_offer: false,
             cookies: SynCookies::new(seed),
             cookie_limit,
@@ -154,47 +153,63 @@ impl Listeners {
     /// Adds a listener: at most `backlog` requests wait for a decision at a time.
     ///
     /// # Errors
-    /// [`CmError::PortInUse`].
-    pub(crate) fn add(&mut self, port: u16, backlog: usize, unframed: bool) -> Result<(), CmError> {
-        if self.contains(port) {
-            return Err(CmError::PortInUse(port));
+    /// [`CmError::PortInUse`]; [`CmError::NoResources`] beyond 65,536 listeners.
+    pub(crate) fn add(
+        &mut self,
+        addr: ListenAddr,
+        backlog: usize,
+        unframed: bool,
+    ) -> Result<(), CmError> {
+        if self.by_addr.contains_key(&addr) {
+            return Err(CmError::PortInUse(addr.port()));
         }
-        let (counts, shard) = (self.backlogs.listener(port), self.shard);
-        let listener = Listener { port, backlog, counts, shard, unframed };
-        let index = self.free_slots.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            u16::try_from(self.slots.len() - 1).expect("no more listeners than ports")
-        });
-        self.slots[usize::from(index)] = Some(listener);
-        self.by_port.insert(port, ListenerRef { index });
+        let index = match self.free_slots.pop() {
+            Some(index) => index,
+            None => {
+                let index = u16::try_from(self.slots.len()).map_err(|_| CmError::NoResources)?;
+                self.slots.push(None);
+                index
+            }
+        };
+        let (counts, shard) = (self.backlogs.listener(addr), self.shard);
+        self.slots[usize::from(index)] = Some(Listener { addr, backlog, counts, shard, unframed });
+        self.by_addr.insert(addr, ListenerRef { index });
         Ok(())
     }
 
     /// Closes the backlog of a listener that is about to be removed. Its connections still leave
     /// the counts, which other shards share.
-    pub(crate) fn close(&mut self, port: u16) {
-        let listener = self.find(port).and_then(|found| self.slots[found.slot()].as_mut());
-        if let Some(listener) = listener {
+    pub(crate) fn close(&mut self, addr: ListenAddr) -> Option<ListenerRef> {
+        let found = self.by_addr.get(&addr).copied()?;
+        if let Some(listener) = &mut self.slots[found.slot()] {
             listener.backlog = 0;
         }
+        Some(found)
     }
 
     /// Removes a listener, none of whose connections is in setup any longer.
-    pub(crate) fn remove(&mut self, port: u16) {
-        if let Some(ListenerRef { index }) = self.by_port.remove(&port) {
+    pub(crate) fn remove(&mut self, addr: ListenAddr) {
+        if let Some(ListenerRef { index }) = self.by_addr.remove(&addr) {
             self.slots[usize::from(index)] = None;
             self.free_slots.push(index);
         }
     }
 
-    /// True if `port` has a listener.
-    pub(crate) fn contains(&self, port: u16) -> bool {
-        self.by_port.contains_key(&port)
+    /// Finds the listener for segments to `local`: on that address, or else on all of its family,
+    /// or else on all.
+    pub(crate) fn find(&self, local: SocketAddr) -> Option<ListenerRef> {
+        self.covering(local).next()
     }
 
-    /// Finds the listener on `port`.
-    pub(crate) fn find(&self, port: u16) -> Option<ListenerRef> {
-        self.by_port.get(&port).copied()
+    /// Returns the listeners that segments to `local` may be meant for, the most specific first.
+    fn covering(&self, local: SocketAddr) -> impl Iterator<Item = ListenerRef> {
+        ListenAddr::covering(local).into_iter().filter_map(|addr| self.by_addr.get(&addr).copied())
+    }
+
+    /// True if an ACK of no connection may carry a valid SYN cookie: of this listener, or of one
+    /// that was the most specific when the SYN arrived.
+    pub(super) fn expects_cookies(&self, now: Instant, local: SocketAddr) -> bool {
+        self.covering(local).any(|listener| self.get(listener).counts.expects_cookies(now))
     }
 
     /// Returns a listener. It is there as long as one of its connections is in setup.
@@ -212,24 +227,19 @@ impl Listeners {
     pub(crate) fn add_half_open(&mut self, listener: ListenerRef, index: u32) {
         self.half_open += 1;
         self.backlogs.half_open.increment(self.shard);
-        let Listener { port, counts, .. } = self.get(listener);
-        counts.half_open.increment(self.shard);
-        let port = *port;
-        self.in_setup.insert((port, index));
+        self.get(listener).counts.half_open.increment(self.shard);
+        self.in_setup.insert((listener, index));
     }
 
-    /// Accounts for the end of a connection's setup: it was decided on, or ends. Returns its
-    /// listener.
-    pub(super) fn end_setup(&mut self, listener: ListenerRef, index: u32) -> &Listener {
-        let Self { slots, in_setup, .. } = self;
-        let found = occupied(slots, listener);
-        in_setup.remove(&(found.port, index));
-        found
+    /// Accounts for the end of a connection's setup: it was decided on, or ends.
+    pub(super) fn end_setup(&mut self, listener: ListenerRef, index: u32) {
+        self.in_setup.remove(&(listener, index));
     }
 
-    /// Returns the connections to `port` that the application has not decided on.
-    pub(crate) fn in_setup(&self, port: u16) -> Vec<u32> {
-        self.in_setup.range((port, 0)..=(port, u32::MAX)).map(|&(_, index)| index).collect()
+    /// Returns the connections to `listener` that the application has not decided on.
+    pub(crate) fn in_setup(&self, listener: ListenerRef) -> Vec<u32> {
+        let its = (listener, 0)..=(listener, u32::MAX);
+        self.in_setup.range(its).map(|&(_, index)| index).collect()
     }
 
     /// Accounts for the end of a half-open connection, or of its handshake. Returns its listener.
@@ -273,26 +283,24 @@ impl Listeners {
         self.awaiting_request.incomplete_count() < self.awaiting_request.len()
     }
 
-    /// Returns the next ports with such requests, in round-robin order: the share of this pass.
-    pub(crate) fn waiting_ports(&mut self) -> ArrayVec<u16, WAITING_PORTS_MAX> {
-        let mut ports = ArrayVec::new();
-        while !ports.is_full() {
-            let next = self.awaiting_request.next_port(self.waiting_from);
-            let Some(port) = next.or_else(|| self.awaiting_request.next_port(0)) else { break };
-            if ports.contains(&port) {
-                break;
-            }
-            ports.push(port);
-            self.waiting_from = port.wrapping_add(1);
+    /// Returns the next listeners with such requests, in round-robin order: the share of this pass.
+    pub(crate) fn waiting_listeners(&mut self) -> ArrayVec<ListenerRef, WAITING_LISTENERS_MAX> {
+        let mut listeners = ArrayVec::new();
+        while !listeners.is_full() {
+            let next = self.awaiting_request.next_listener(self.waiting_from);
+            let next = next.or_else(|| self.awaiting_request.next_listener(FIRST));
+            let Some(listener) = next.filter(|next| !listeners.contains(next)) else { break };
+            listeners.push(listener);
+            self.waiting_from = ListenerRef { index: listener.index.wrapping_add(1) };
         }
-        ports
+        listeners
     }
 
     /// Returns the connection whose complete request is to be offered next, if the backlog of the
     /// listener has a free slot.
     pub(crate) fn next_pending(&self, listener: ListenerRef) -> Option<u32> {
-        let listener = self.get(listener);
-        if listener.is_full() { None } else { self.awaiting_request.next_complete(listener.port) }
+        let is_full = self.get(listener).is_full();
+        if is_full { None } else { self.awaiting_request.next_complete(listener) }
     }
 }
 
@@ -308,31 +316,79 @@ mod tests {
     use super::*;
     use crate::net::reply_limits::ReplyLimits;
 
-    #[test]
-    fn ports_with_waiting_requests_are_looked_at_in_turn() {
-        const PORTS: u16 = 40;
+    fn listeners() -> Listeners {
         let limit = ReplyLimits::new(1, 1000).cookies;
-        let mut listeners = Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)));
-        assert!(listeners.waiting_ports().is_empty());
+        Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)))
+    }
+
+    #[test]
+    fn listeners_with_waiting_requests_are_visited_in_turn() {
+        const COUNT: u16 = 40;
+        let mut listeners = listeners();
+        assert!(listeners.waiting_listeners().is_empty());
         let peer: IpAddr = Ipv4Addr::new(198, 18, 0, 9).into();
-        for port in (0..PORTS).rev() {
-            let order = listeners.awaiting_request.insert(peer, port.into());
-            listeners.awaiting_request.mark_complete(order, peer, port, port.into());
+        for index in (0..COUNT).rev() {
+            let order = listeners.awaiting_request.insert(peer, index.into());
+            let listener = ListenerRef { index };
+            listeners.awaiting_request.mark_complete(order, peer, listener, index.into());
         }
-        let mut seen: Vec<u16> = (0..5).flat_map(|_| listeners.waiting_ports()).collect();
-        assert_eq!(seen.len(), 5 * WAITING_PORTS_MAX);
-        seen.truncate(2 * usize::from(PORTS));
-        assert!(seen.iter().copied().eq((0..PORTS).chain(0..PORTS)));
+        let visited = (0..5).flat_map(|_| listeners.waiting_listeners());
+        let mut seen: Vec<u16> = visited.map(|listener| listener.index).collect();
+        assert_eq!(seen.len(), 5 * WAITING_LISTENERS_MAX);
+        seen.truncate(2 * usize::from(COUNT));
+        assert!(seen.iter().copied().eq((0..COUNT).chain(0..COUNT)));
+    }
+
+    #[test]
+    fn most_specific_listener_is_found_in_whatever_order_they_were_added() {
+        const ADDRS: [&str; 4] = ["7", "0.0.0.0:7", "198.18.0.1:7", "[2001:2::1]:7"];
+        let parsed = ADDRS.map(|addr| addr.parse::<ListenAddr>().unwrap());
+        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+            let mut listeners = listeners();
+            order.iter().for_each(|&at| listeners.add(parsed[at], 1, false).unwrap());
+            let again = listeners.add(parsed[order[0]], 1, false);
+            assert_eq!(again, Err(CmError::PortInUse(7)));
+            let find = |listeners: &Listeners, local: &str| {
+                let found = listeners.find(local.parse().unwrap())?;
+                Some(listeners.get(found).addr.to_string())
+            };
+            for (local, addr) in [
+                ("198.18.0.1:7", Some("198.18.0.1:7")),
+                ("198.18.0.2:7", Some("0.0.0.0:7")),
+                ("[2001:2::1]:7", Some("[2001:2::1]:7")),
+                ("[2001:2::2]:7", Some("*:7")),
+                ("198.18.0.1:8", None),
+            ] {
+                assert_eq!(find(&listeners, local).as_deref(), addr, "{local}");
+            }
+            // The next one takes over.
+            listeners.remove(parsed[2]);
+            assert_eq!(find(&listeners, "198.18.0.1:7").as_deref(), Some("0.0.0.0:7"));
+            listeners.remove(parsed[0]);
+            assert_eq!(find(&listeners, "[2001:2::2]:7"), None);
+            listeners.remove(parsed[0]);
+        }
+    }
+
+    #[test]
+    fn listeners_beyond_the_limit_are_refused() {
+        let mut listeners = listeners();
+        let one = ListenAddr::from((Ipv4Addr::new(198, 18, 0, 1), 7));
+        for port in 0..=u16::MAX {
+            listeners.add(port.into(), 1, false).unwrap();
+        }
+        assert_eq!(listeners.add(one, 1, false), Err(CmError::NoResources));
+        listeners.remove(9.into());
+        assert_eq!(listeners.add(one, 1, false), Ok(()));
     }
 
     /// Half-open connections end while no SYN arrives, as when a burst of RSTs follows one of SYNs.
     #[test]
     fn half_open_connections_that_end_between_syns_count_against_the_next() {
-        let limit = ReplyLimits::new(1, 1000).cookies;
-        let mut listeners = Listeners::new(1, limit, ShardId(0), Arc::new(Backlogs::new(1)));
+        let mut listeners = listeners();
         let at = |period: u64| Instant::from_nanos(period * FAILED_PERIOD_NS + 1);
-        listeners.add(1, 1, false).unwrap();
-        let listener = listeners.find(1).unwrap();
+        listeners.add(1.into(), 1, false).unwrap();
+        let listener = listeners.find("198.18.0.1:1".parse().unwrap()).unwrap();
         let fail = |listeners: &mut Listeners, count: u32| {
             (0..count).for_each(|_| listeners.on_half_open_failed(listener));
         };

@@ -215,11 +215,12 @@ impl<E: Env> Connection<E> {
         buffered: Vec<u8>,
         offer: ConnInfo,
     ) {
+        let Some(listener) = self.listener else { return };
         self.deadline = NEVER;
         let decision = Box::new(AwaitDecision { request, buffered });
         self.phase.enter(PhaseEvent::Offer, Phase::AwaitDecision(decision));
         cx.verbs.events.push_back(ConnEvent::ConnectRequest {
-            port: self.tcb.tuple().local.port(),
+            listener: cx.listeners.get(listener).addr,
             request: RequestId { index: self.id.index, generation: self.id.generation },
             offer: Box::new(offer),
         });

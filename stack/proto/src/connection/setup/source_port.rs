@@ -64,7 +64,7 @@ impl<E: Env> Context<E> {
                 if !solver.is_none_or(is_ours)
                     || local == remote
                     || is_taken(&tuple)
-                    || listeners.contains(local.port())
+                    || listeners.find(local).is_some()
                 {
                     return Ok(false);
                 }

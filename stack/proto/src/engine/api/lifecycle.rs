@@ -1,6 +1,6 @@
 //! Calls of the application: listeners and connections.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use crate::connection::phase::Phase;
 use crate::connection::schedule::ConnId;
@@ -8,41 +8,62 @@ use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::{At, Engine};
 use crate::time::{Instant, NEVER};
-use crate::verbs::cm::{Abort, CmError, ConnParam, ReadDepths, RequestId};
+use crate::verbs::cm::{Abort, CmError, ConnParam, ListenAddr, ReadDepths, RequestId};
 use crate::verbs::wc::{Completions, QpId};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
-    /// Listens on `port`; at most `backlog` requests wait for a decision at a time.
+    /// Listens on a port of one, several or all addresses; at most `backlog` requests wait for a
+    /// decision at a time. Of several listeners on a port the most specific gets a request.
     ///
     /// # Errors
-    /// [`CmError::PortInUse`].
-    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
-        self.cx.listeners.add(port, backlog, false)
+    /// [`CmError::PortInUse`] if there is a listener on the same port and addresses;
+    /// [`CmError::NotLocal`]; [`CmError::NoResources`] beyond 65,536 listeners.
+    pub fn listen(&mut self, addr: impl Into<ListenAddr>, backlog: usize) -> Result<(), CmError> {
+        self.add_listener(addr.into(), backlog, false)
     }
 
     /// Listens for connections without startup frames: each is offered as soon as TCP is
     /// established ([`Start::Immediate`], [`Start::Streaming`]).
     ///
     /// # Errors
-    /// [`CmError::PortInUse`].
+    /// As [`Engine::listen`].
     ///
     /// [`Start::Immediate`]: crate::verbs::cm::Start::Immediate
     /// [`Start::Streaming`]: crate::verbs::cm::Start::Streaming
     // req: MPA-141
-    pub fn listen_unframed(&mut self, port: u16, backlog: usize) -> Result<(), CmError> {
-        self.cx.listeners.add(port, backlog, true)
+    pub fn listen_unframed(
+        &mut self,
+        addr: impl Into<ListenAddr>,
+        backlog: usize,
+    ) -> Result<(), CmError> {
+        self.add_listener(addr.into(), backlog, true)
     }
 
-    /// Stops listening on `port`. Connections not decided on are reset; no others are visited.
-    pub fn unlisten(&mut self, port: u16) {
+    fn add_listener(
+        &mut self,
+        addr: ListenAddr,
+        backlog: usize,
+        unframed: bool,
+    ) -> Result<(), CmError> {
+        let is_local = |ip: IpAddr| ip.is_unspecified() || self.cx.net.routing().is_local(ip);
+        if !addr.ip().is_none_or(is_local) {
+            return Err(CmError::NotLocal);
+        }
+        self.cx.listeners.add(addr, backlog, unframed)
+    }
+
+    /// Ends the listener on these addresses. Connections not decided on are reset; no others are
+    /// visited. No effect without such a listener.
+    pub fn unlisten(&mut self, addr: impl Into<ListenAddr>) {
+        let addr = addr.into();
         // No other request is offered when one of these leaves the backlog.
-        self.cx.listeners.close(port);
-        for index in self.cx.listeners.in_setup(port) {
+        let Some(listener) = self.cx.listeners.close(addr) else { return };
+        for index in self.cx.listeners.in_setup(listener) {
             if let Some((conn, cx)) = self.at(index) {
                 conn.abort(cx);
             }
         }
-        self.cx.listeners.remove(port);
+        self.cx.listeners.remove(addr);
     }
 
     /// Connects a queue pair; [`ConnEvent::Established`] or [`ConnEvent::ConnectFailed`] follows.
