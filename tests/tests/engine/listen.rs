@@ -628,6 +628,46 @@ fn unlisten_drops_half_open_connections() {
     assert_eq!(fx.engine.counters().cookies_sent, 0, "the counts came back to nothing");
 }
 
+/// A request that the application has taken does not depend on its listener, as with `rdma_cm`.
+#[test]
+fn taken_requests_outlive_their_listener() {
+    for is_accepted in [true, false] {
+        let mut fx = new_fixture(|config| config.connections_max = 3);
+        let mut peers = [5000, 5001].map(Peer::well_behaved);
+        for peer in &mut peers {
+            peer.syn(&mut fx);
+            peer.send(&mut fx, Flags::default(), &mpa_request());
+        }
+        let taken = fx.connect_request();
+        fx.engine.unlisten(PORT);
+        fx.process();
+        let sent = peers[1].take_segments(&fx);
+        assert!(sent.iter().any(|segment| segment.flags.has(Flags::RST)), "nobody has taken it");
+        assert!(fx.engine.next_event().is_none());
+        assert_eq!(fx.engine.connection_count(), 1);
+        // The next listener does not count it, and a full table does not evict it.
+        fx.engine.listen(PORT, 1).unwrap();
+        for port in 5002..5008 {
+            let mut peer = Peer::well_behaved(port);
+            peer.syn(&mut fx);
+            peer.send(&mut fx, Flags::default(), &mpa_request());
+            let request = fx.connect_request();
+            fx.engine.reject(fx.now, request, ReadDepths::default(), b"").unwrap();
+        }
+        assert!(fx.engine.is_request_pending(taken));
+        if is_accepted {
+            let qp = fx.engine.create_qp(qp_init(16, 16)).unwrap();
+            fx.engine.accept(fx.now, taken, qp, &ConnParam::default()).unwrap();
+            assert!(matches!(fx.engine.next_event(), Some(ConnEvent::Established { .. })));
+        } else {
+            fx.engine.reject(fx.now, taken, ReadDepths::default(), b"").unwrap();
+        }
+        assert!(!fx.engine.is_request_pending(taken));
+        fx.process();
+        assert!(!peers[0].take_segments(&fx).is_empty(), "the reply");
+    }
+}
+
 #[test]
 fn ephemeral_ports_are_unrelated_across_destinations() {
     let mut world = World::new(&WorldOptions::new(4));

@@ -38,6 +38,8 @@ pub(crate) struct AwaitDecision {
     /// `None`: the connection has no startup frames.
     pub(crate) request: Option<Startup>,
     pub(crate) buffered: Vec<u8>,
+    /// The application has taken the request: its decision does not depend on the listener.
+    pub(crate) is_taken: bool,
 }
 
 /// State of an initiator until the MPA Reply Frame is complete.

@@ -110,8 +110,20 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         loop {
             let event = self.event_sweep.pop(&mut self.cx.verbs.events)?;
             if is_current(&self.cx.qps, &self.connections, &event) {
+                if let ConnEvent::ConnectRequest { request, .. } = event {
+                    self.mark_taken(request);
+                }
                 return Some(event);
             }
+        }
+    }
+
+    /// Records that the application has a request.
+    fn mark_taken(&mut self, RequestId { index, .. }: RequestId) {
+        if let Some(conn) = self.connections.get_mut(index)
+            && let Phase::AwaitDecision(decision) = &mut conn.phase
+        {
+            decision.is_taken = true;
         }
     }
 

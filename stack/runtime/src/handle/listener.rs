@@ -11,7 +11,8 @@ use crate::handle::qp::Qp;
 use crate::shard::{Backlog, PendingRequest, ShardControl};
 
 /// Listener for connection requests on a port of one address, of a family or of all, until it is
-/// dropped.
+/// dropped. Requests that were taken from it can be accepted or rejected after that; those that
+/// nobody has taken are rejected.
 #[doc(alias = "rdma_cm_id")]
 pub struct Listener {
     context: ForkArc<ContextInner>,

@@ -340,8 +340,8 @@ where
     fn unlisten(&mut self, addr: ListenAddr) {
         self.listeners.remove(&addr);
         self.publisher.forget(AsyncEvent::ConnectRequest { listener: addr });
-        self.deferred_requests.retain(|&(of, _)| of != addr);
         self.engine.unlisten(addr);
+        self.reject_deferred_requests(addr);
     }
 
     fn connect(
@@ -443,6 +443,8 @@ where
             self.engine.unlisten(addr);
             self.publisher.queue().end_source(backlog.event(), backlog.source());
         }
+        // Those in the application's hands as well.
+        self.engine.abort_requests();
         for shard_qp in self.shard_qps.iter() {
             let is_connected = self.engine.disconnect(now, shard_qp.id).is_ok();
             shard_qp.shared.close(Ended::Closed);

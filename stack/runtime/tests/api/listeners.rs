@@ -1,10 +1,11 @@
 //! Listeners on one address, on one family or on all.
 
 use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use ferrowarp::{
-    AsyncEvent, CmError, ConnParam, ConnectError, DriveMode, InterfaceAddress, ListenAddr,
-    Listener, Qp,
+    AsyncEvent, CmError, ConnParam, ConnectError, DriveMode, Ended, InterfaceAddress, ListenAddr,
+    Listener, Qp, QpState,
 };
 
 use crate::support::*;
@@ -23,10 +24,11 @@ fn ends(shards: usize) -> (Endpoint, Endpoint) {
         let v6 = InterfaceAddress { ip: ip(V6[usize::from(host - 1)]), prefix_len: 64 };
         config.addresses.push(v6);
         config.addresses.push(InterfaceAddress { ip: address(5 - host), prefix_len: 24 });
-        (config.shards, config.source_ports) = (shards, 50_000..=50_002);
+        config.shards = shards;
         config
     });
-    let [left, right] = configs;
+    let [left, mut right] = configs;
+    right.source_ports = 50_000..=50_002;
     let (left, right) = ring_pair(left, right).unwrap();
     (Endpoint::new(left), Endpoint::new(right))
 }
@@ -122,6 +124,55 @@ fn address_of_another_host_is_refused() {
         assert_eq!(error, Some(CmError::NotLocal), "{foreign}");
         assert_eq!(right.context.listen((foreign, 0), 1).err(), Some(CmError::NotLocal));
     }
+}
+
+/// As with `rdma_cm`: the application has them, not the listener.
+#[test]
+fn requests_that_were_taken_outlive_the_listener() {
+    let (left, right) = ends(2);
+    let listener = right.context.listen(PORT, 8).unwrap();
+    let qps: Vec<Qp> = (0..6).map(|_| connect(&left, address(2), PORT)).collect();
+    let taken: Vec<_> = (0..4).map(|_| listener.accept_timeout(TIMEOUT).unwrap()).collect();
+    drop(listener);
+    // A successor on the port has no part in them.
+    let successor = right.context.listen(PORT, 1).unwrap();
+    let mut ends = Vec::new();
+    for (at, request) in taken.into_iter().enumerate() {
+        let from = request.offer().peer;
+        let peer = qps.iter().find(|qp| qp.local() == Some(from)).expect("one of them");
+        let qp = right.qp();
+        let expected = match at {
+            0 | 1 => request.accept(&qp, ConnParam::default()).map(|()| None),
+            2 => request.reject(b"no").map(|()| Some(ConnectError::Rejected)),
+            _ => {
+                drop(request);
+                Ok(Some(ConnectError::Rejected))
+            }
+        };
+        assert_eq!(peer.wait_established(TIMEOUT).err(), expected.unwrap());
+        ends.push((peer.id(), qp));
+    }
+    assert!(successor.poll().is_none());
+    // Nobody has taken the others.
+    for qp in qps.iter().filter(|qp| ends.iter().all(|&(taken, _)| taken != qp.id())) {
+        let error = qp.wait_established(TIMEOUT).unwrap_err();
+        assert!(matches!(error, ConnectError::Rejected | ConnectError::Reset), "{error:?}");
+    }
+}
+
+/// Requests in the application's hands do not delay closing.
+#[test]
+fn taken_requests_end_with_the_context() {
+    let (left, right) = ends(1);
+    let listener = right.context.listen(PORT, 8).unwrap();
+    let qp = connect(&left, address(2), PORT);
+    let request = listener.accept_timeout(TIMEOUT).unwrap();
+    drop(listener);
+    let start = Instant::now();
+    right.context.close();
+    assert!(start.elapsed() < Duration::from_secs(4), "the linger time is 5 s");
+    assert_eq!(request.reject(b""), Err(CmError::Ended(Ended::Closed)));
+    assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::Reset));
 }
 
 /// A port is free for an address if no listener shares both.

@@ -168,7 +168,8 @@ impl<E: Env> Connection<E> {
     /// one: it was rejected, or it has ended, the peer has all data, and only its FIN is missing.
     pub(crate) fn lingering(&self, cx: &Context<E>) -> Option<Lingering> {
         let has_ended = match self.qp.and_then(|qp| cx.qps.get(qp)) {
-            None => self.listener.is_none(),
+            // The listener of a request that the application has taken may be gone.
+            None => self.listener.is_none() && !matches!(self.phase, Phase::AwaitDecision(_)),
             Some(qp) => qp.state() == QpState::Error,
         };
         if !has_ended {

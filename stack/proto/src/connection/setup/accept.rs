@@ -77,7 +77,7 @@ impl<E: Env> Connection<E> {
     ) -> Result<Accepted, CmError> {
         let Phase::AwaitDecision(decision) = &mut self.phase else { return Err(CmError::Gone) };
         param.check()?;
-        let AwaitDecision { request, buffered } = &mut **decision;
+        let AwaitDecision { request, buffered, .. } = &mut **decision;
         let is_enhanced = request.as_ref().is_some_and(|request| request.enhanced.is_some());
         check_private_data(&param.private_data, request.is_some(), is_enhanced)?;
         let offer = mpa_offer(param);

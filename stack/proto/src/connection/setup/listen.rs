@@ -286,6 +286,15 @@ impl<E: Env> Connection<E> {
         true
     }
 
+    /// Handles the end of its listener: a request that the application has taken lives on, any
+    /// other connection in setup is reset.
+    pub(crate) fn on_listener_ended(&mut self, cx: &mut Context<E>) {
+        match &self.phase {
+            Phase::AwaitDecision(decision) if decision.is_taken => self.leave_backlog(cx),
+            _ => self.abort(cx),
+        }
+    }
+
     /// Removes the connection from the accounting of its listener: it was decided on, or ends.
     pub(in crate::connection) fn leave_backlog(&mut self, cx: &mut Context<E>) {
         let Some(listener) = self.listener.take() else { return };

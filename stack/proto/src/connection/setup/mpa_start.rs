@@ -217,7 +217,7 @@ impl<E: Env> Connection<E> {
     ) {
         let Some(listener) = self.listener else { return };
         self.deadline = NEVER;
-        let decision = Box::new(AwaitDecision { request, buffered });
+        let decision = Box::new(AwaitDecision { request, buffered, is_taken: false });
         self.phase.enter(PhaseEvent::Offer, Phase::AwaitDecision(decision));
         cx.verbs.events.push_back(ConnEvent::ConnectRequest {
             listener: cx.listeners.get(listener).addr,

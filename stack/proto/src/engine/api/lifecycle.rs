@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
+use crate::connection::Connection;
 use crate::connection::phase::Phase;
 use crate::connection::schedule::ConnId;
 use crate::ddp::memory::Memory;
@@ -52,18 +53,31 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.cx.listeners.add(addr, backlog, unframed)
     }
 
-    /// Ends the listener on these addresses. Connections not decided on are reset; no others are
-    /// visited. No effect without such a listener.
+    /// Ends the listener on these addresses. Requests that [`Engine::next_event`] has returned can
+    /// still be accepted or rejected. Other connections in setup are reset; none else is visited.
+    /// No effect without such a listener.
     pub fn unlisten(&mut self, addr: impl Into<ListenAddr>) {
         let addr = addr.into();
         // No other request is offered when one of these leaves the backlog.
         let Some(listener) = self.cx.listeners.close(addr) else { return };
         for index in self.cx.listeners.in_setup(listener) {
             if let Some((conn, cx)) = self.at(index) {
-                conn.abort(cx);
+                conn.on_listener_ended(cx);
             }
         }
         self.cx.listeners.remove(addr);
+    }
+
+    /// Resets all connections with a request that waits for a decision: the application is about to
+    /// end. Visits every connection.
+    pub fn abort_requests(&mut self) {
+        let awaits_decision = |conn: &&Connection<_>| matches!(conn.phase, Phase::AwaitDecision(_));
+        let waiting = self.connections.iter().filter(awaits_decision).map(|conn| conn.id.index);
+        for index in waiting.collect::<Vec<_>>() {
+            if let Some((conn, cx)) = self.at(index) {
+                conn.abort(cx);
+            }
+        }
     }
 
     /// Connects a queue pair; [`ConnEvent::Established`] or [`ConnEvent::ConnectFailed`] follows.

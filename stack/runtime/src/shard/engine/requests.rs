@@ -35,6 +35,19 @@ impl<D: Device> ShardEngine<D> {
         }
     }
 
+    /// Rejects the requests of a listener that has ended, as far as they have not reached its
+    /// backlog.
+    pub(super) fn reject_deferred_requests(&mut self, listener: ListenAddr) {
+        let Self { engine, deferred_requests, now, .. } = self;
+        deferred_requests.retain(|(of, request)| {
+            let is_kept = *of != listener;
+            if !is_kept {
+                let _ = engine.reject(*now, request.id, ReadDepths::default(), &[]);
+            }
+            is_kept
+        });
+    }
+
     /// Routes requests whose backlog another thread had locked.
     #[cold]
     pub(super) fn retry_deferred_requests(&mut self, now: Instant) {
