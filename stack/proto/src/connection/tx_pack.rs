@@ -3,7 +3,7 @@
 use crate::connection::context::Env;
 use crate::connection::{Connection, unmarked_demand};
 use crate::ddp::memory::Memory;
-use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE, begin_fpdu};
+use crate::mpa::fpdu::{LENGTH_LEN, MULPDU_RANGE, begin_fpdu, fpdu_len, len_of_first};
 use crate::mpa::framing::Framing;
 use crate::mpa::markers;
 use crate::rdmap::stream::{BuildError, LastOf};
@@ -172,10 +172,18 @@ fn pack_last<M: Memory, C>(
     framing: Framing,
     payload: &mut [u8],
 ) -> usize {
-    let mut free = &mut *payload;
-    let begin = |ulpdu_len| begin_fpdu(&mut free, ulpdu_len);
-    let count = qp.stream.build_last_segments(kind, &verbs.memory, begin);
-    verbs.counters.fpdus_out += count;
+    let (mut free, mut len) = (&mut *payload, 0);
+    let built = qp.stream.build_last_segments(kind, &verbs.memory, |ulpdu_len| {
+        let ulpdu = begin_fpdu(&mut free, ulpdu_len)?;
+        len += fpdu_len(ulpdu_len);
+        Some(ulpdu)
+    });
+    if built.page_fault {
+        // The last FPDU that was begun stays behind.
+        len = len_of_first(built.count, payload);
+    }
     // Not one by one: a load waits until narrower stores to the same bytes are in the cache.
-    framing.write_crcs(payload, count)
+    framing.write_crcs(&mut payload[..len]);
+    verbs.counters.fpdus_out += built.count;
+    len
 }

@@ -1,6 +1,6 @@
 //! Registered memory for tests and simulations: a byte arena in safe Rust.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use crate::ddp::atomic::{ATOMIC_LEN, AtomicOp, apply};
@@ -10,8 +10,9 @@ use crate::ddp::regions::{RegionTable, Registration, Stag, StreamId};
 /// Byte arena. Its regions are ranges of the arena, addressed by their offset.
 pub struct VecMemory {
     bytes: RefCell<Vec<u8>>,
-    /// Bytes that were unmapped.
+    /// Bytes that were unmapped, if any were.
     unmapped: RefCell<Range<usize>>,
+    has_unmapped: Cell<bool>,
     regions: RegionTable,
 }
 
@@ -22,6 +23,7 @@ impl VecMemory {
         Self {
             bytes: RefCell::new(vec![0; len]),
             unmapped: RefCell::default(),
+            has_unmapped: Cell::new(false),
             regions: RegionTable::new(64, 0x5eed),
         }
     }
@@ -67,10 +69,14 @@ impl VecMemory {
     /// Unmaps these bytes, and maps those that were unmapped before: accesses of the stack to them
     /// are page faults.
     pub fn unmap(&self, bytes: Range<usize>) {
+        self.has_unmapped.set(!bytes.is_empty());
         *self.unmapped.borrow_mut() = bytes;
     }
 
     fn check_mapped(&self, range: &MemoryRange) -> Result<(), PageFault> {
+        if !self.has_unmapped.get() {
+            return Ok(());
+        }
         let (start, unmapped) = (start_of(range), self.unmapped.borrow());
         let is_mapped = start + range.len() <= unmapped.start || start >= unmapped.end;
         if is_mapped || range.is_empty() { Ok(()) } else { Err(PageFault) }

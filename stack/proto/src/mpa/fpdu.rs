@@ -60,20 +60,28 @@ pub fn finalize(out: &mut [u8], ulpdu_len: usize, crc: bool) -> usize {
     total
 }
 
-/// Writes the CRCs of the first `count` of FPDUs that follow each other, each with length, ULPDU
-/// and padding. Returns their length.
+/// Writes the CRCs of FPDUs that follow each other, each with length, ULPDU and padding.
 #[inline]
-pub(super) fn write_crcs(fpdus: &mut [u8], count: u64, crc: bool) -> usize {
-    let (mut rest, mut len) = (fpdus, 0);
-    for _ in 0..count {
-        let Some(length) = rest.first_chunk() else { break };
-        let total = fpdu_len(usize::from(u16::from_be_bytes(*length)));
-        let Some((fpdu, behind)) = rest.split_at_mut_checked(total) else { break };
+pub(super) fn write_crcs(mut fpdus: &mut [u8], crc: bool) {
+    while let Some(length) = fpdus.first_chunk()
+        && let total = fpdu_len(usize::from(u16::from_be_bytes(*length)))
+        && let Some((fpdu, rest)) = fpdus.split_at_mut_checked(total)
+    {
         write_crc(fpdu, total, crc);
-        rest = behind;
-        len += total;
+        fpdus = rest;
     }
-    len
+}
+
+/// Returns the length of the first `count` of FPDUs that follow each other, each with its length.
+#[cold]
+#[must_use]
+pub fn len_of_first(count: u64, mut fpdus: &[u8]) -> usize {
+    let whole = fpdus.len();
+    for _ in 0..count {
+        let Some(length) = fpdus.first_chunk() else { break };
+        fpdus = fpdus.get(fpdu_len(usize::from(u16::from_be_bytes(*length)))..).unwrap_or(&[]);
+    }
+    whole - fpdus.len()
 }
 
 /// Takes an FPDU for a ULPDU of `ulpdu_len` bytes off the front of `out`, and writes its length and

@@ -121,11 +121,10 @@ impl Framing {
         }
     }
 
-    /// Writes the CRCs of the first `count` of FPDUs without markers that follow each other, each
-    /// otherwise complete. Returns their length.
+    /// Writes the CRCs of FPDUs without markers that follow each other, each otherwise complete.
     #[inline]
-    pub fn write_crcs(self, fpdus: &mut [u8], count: u64) -> usize {
-        fpdu::write_crcs(fpdus, count, self.has_crc())
+    pub fn write_crcs(self, fpdus: &mut [u8]) {
+        fpdu::write_crcs(fpdus, self.has_crc());
     }
 }
 

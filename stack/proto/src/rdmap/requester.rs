@@ -34,6 +34,7 @@ mod terminated;
 pub use completion::{DoneRequest, RequestOutcome};
 pub use entries::Rejection;
 use entries::{Entries, Entry, Progress};
+pub use last_segments::LastSegments;
 pub use posted::Admission;
 
 /// Requests of a queue whose entries are allocated with the first of them, at most: those of a

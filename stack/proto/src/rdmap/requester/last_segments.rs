@@ -9,11 +9,19 @@ use crate::rdmap::segment;
 use crate::rdmap::send_queue::wqe::{SendFlags, Wqe, WqeOpcode};
 use crate::wire::ddp::{TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged, Version};
 
+/// Last segments that were built.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LastSegments {
+    /// Their number.
+    pub count: u64,
+    /// The last call of `buffer` was for one more, whose payload could not be read.
+    pub page_fault: bool,
+}
+
 impl Requester {
     /// Builds the next requests, of the first one the rest, as long as each is an RDMA Write that
     /// may be sent now, inline or without a fence from one element of readable memory, and `buffer`
-    /// has room for its ULPDU, of the length that it is called with. Returns their number: the last
-    /// call of `buffer` may have been for one that cannot be read. For any other request
+    /// has room for its ULPDU, of the length that it is called with. For any other request
     /// [`Requester::build`] is to be called.
     #[inline(always)]
     pub(in crate::rdmap) fn build_last_of_writes<'o>(
@@ -22,13 +30,13 @@ impl Requester {
         scope: AccessScope,
         version: Version,
         mut buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
-    ) -> u64 {
+    ) -> LastSegments {
         // Local operations, or rejected requests, may follow a message.
         if self.local_count > 0 {
-            return 0;
+            return LastSegments::default();
         }
         let mut source = LastRegion::NONE;
-        let (mut count, mut offset) = (0, self.offset);
+        let (mut built, mut offset) = (LastSegments::default(), self.offset);
         let mut begin = |wqe: &Wqe<'_>, offset: u64, len: usize| {
             let (out, body) = buffer(TAGGED_LEN + len)?.split_first_chunk_mut::<TAGGED_LEN>()?;
             let header = segment::write_header(version, offset, wqe.stag(), wqe.remote());
@@ -39,7 +47,7 @@ impl Requester {
             header.emit(version, out);
             Some(body)
         };
-        while let Some(entry) = self.entries.unbuilt_after_mut(count) {
+        while let Some(entry) = self.entries.unbuilt_after_mut(built.count) {
             // Of the first request the rest, of the others all.
             let Ok(len) = usize::try_from(u64::from(entry.len) - offset) else { break };
             if entry.progress != Progress::Queued {
@@ -56,6 +64,7 @@ impl Requester {
                 let Some(range) = range else { break };
                 let Some(body) = begin(&wqe, offset, len) else { break };
                 if memory.fetch(range, body).is_err() {
+                    built.page_fault = true;
                     break;
                 }
             } else {
@@ -69,31 +78,30 @@ impl Requester {
             }
             entry.progress = Progress::Built;
             offset = 0;
-            count += 1;
+            built.count += 1;
         }
         self.offset = offset;
-        self.entries.next_to_build += count;
-        count
+        self.entries.next_to_build += built.count;
+        built
     }
 
     /// Builds the next requests, of the first one the rest, as long as each is a Send without a
     /// fence from one element of readable memory, and `buffer` has room for its ULPDU, of the
-    /// length that it is called with. Returns their number, as
-    /// [`Requester::build_last_of_writes`] does.
+    /// length that it is called with. For any other request [`Requester::build`] is to be called.
     pub(in crate::rdmap) fn build_last_of_sends<'o>(
         &mut self,
         memory: &impl Memory,
         scope: AccessScope,
         version: Version,
         mut buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
-    ) -> u64 {
+    ) -> LastSegments {
         // Local operations, or rejected requests, may follow a message.
         if self.local_count > 0 {
-            return 0;
+            return LastSegments::default();
         }
         let mut source = LastRegion::NONE;
-        let mut count = 0;
-        while let Some(entry) = self.entries.unbuilt_after_mut(count) {
+        let mut built = LastSegments::default();
+        while let Some(entry) = self.entries.unbuilt_after_mut(built.count) {
             // Of the first request the rest, of the others all.
             let Ok(len) = usize::try_from(u64::from(entry.len) - self.offset) else { break };
             if entry.progress != Progress::Queued || !entry.control.is_plain_send() || len == 0 {
@@ -113,6 +121,7 @@ impl Requester {
             let header_of = segment::send_header(version, &wqe, self.offset, self.send_msn.0);
             Untagged { last: true, ..header_of }.emit(version, header);
             if memory.fetch(range, body).is_err() {
+                built.page_fault = true;
                 break;
             }
             entry.progress = Progress::Built;
@@ -120,10 +129,10 @@ impl Requester {
             // req: DDP-081, DDP-083, RDMAP-021
             self.send_msn += 1;
             self.offset = 0;
-            count += 1;
+            built.count += 1;
         }
-        self.entries.next_to_build += count;
-        count
+        self.entries.next_to_build += built.count;
+        built
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{BuildError, Stream};
 use crate::ddp::memory::Memory;
 use crate::rdmap::fault::Fault;
+use crate::rdmap::requester::LastSegments;
 use crate::rdmap::segment_train::{SegmentTrain, TrainShape, TxSource};
 use crate::wire::ddp::{UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_TERMINATE};
@@ -105,25 +106,25 @@ impl Stream {
 
     /// Builds the next ULPDUs as long as each is the last of a message of this kind, or the only
     /// one, nothing else is to be sent first, and `buffer` has room for it: it is called with its
-    /// length. Returns their number. For any other see [`Stream::next_tx`].
+    /// length. For any other see [`Stream::next_tx`].
     #[inline(always)]
     pub fn build_last_segments<'o>(
         &mut self,
         kind: LastOf,
         memory: &impl Memory,
         buffer: impl FnMut(usize) -> Option<&'o mut [u8]>,
-    ) -> u64 {
+    ) -> LastSegments {
         if self.failed || self.responder.can_build() {
-            return 0;
+            return LastSegments::default();
         }
         let (scope, version) = (self.scope, self.version);
         let requester = &mut self.requester;
-        let count = match kind {
+        let built = match kind {
             LastOf::Writes => requester.build_last_of_writes(memory, scope, version, buffer),
             LastOf::Sends => requester.build_last_of_sends(memory, scope, version, buffer),
         };
-        self.prefers_responses |= count > 0;
-        count
+        self.prefers_responses |= built.count > 0;
+        built
     }
 
     /// Returns the next ULPDUs to send as a train: at least two of `ulpdu_len` bytes and at most

@@ -84,11 +84,11 @@ impl Fixture {
     fn build_last_of_sends(&mut self) -> Vec<u8> {
         let (mut bytes, mut len) = (vec![0xee; 1000], 0);
         let mut buffer = Some(&mut bytes[..]);
-        let count = self.stream.build_last_segments(LastOf::Sends, &self.arena, |ulpdu_len| {
+        let built = self.stream.build_last_segments(LastOf::Sends, &self.arena, |ulpdu_len| {
             len = ulpdu_len;
             buffer.take()?.get_mut(..ulpdu_len)
         });
-        assert_eq!(count, 1);
+        assert_eq!(built.count, 1);
         bytes.truncate(len);
         bytes
     }

@@ -62,12 +62,12 @@ fn trains_and_last_segments_end_before_the_page() {
         left.arena.unmap(200..300);
         let mut space = [0; 1000];
         let mut rest = &mut space[..];
-        let count = left.stream.build_last_segments(kind, &left.arena, |len| {
+        let built = left.stream.build_last_segments(kind, &left.arena, |len| {
             let (ulpdu, behind) = std::mem::take(&mut rest).split_at_mut_checked(len)?;
             rest = behind;
             Some(ulpdu)
         });
-        assert_eq!(count, 1);
+        assert_eq!((built.count, built.page_fault), (1, true));
         let failed = left.try_build(&mut [0; 256]);
         assert!(matches!(failed, Err(BuildError::Request)), "{failed:?}");
         let outcomes = [(1, RequestOutcome::Success), (2, RequestOutcome::LocalProtection)];
