@@ -4,6 +4,7 @@
 mod admission;
 mod checksum_offload;
 mod close;
+mod connect;
 mod connection_scale;
 mod cq_overrun;
 mod crossing_terminate;

@@ -102,9 +102,20 @@ pub enum ConnectError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmError {
-    /// Another listener uses the port, with the same address or, both, with all of them.
-    #[error("port {0} is in use by another listener; choose another")]
+    /// A listener uses the port: for a connection one that covers its local address, for a listener
+    /// one with the same address or, both, with all of them.
+    #[error("port {0} is in use by a listener; choose another")]
     PortInUse(u16),
+    /// A connection between the same addresses and ports exists already, or has ended a short time
+    /// ago (TIME-WAIT).
+    #[error(
+        "a connection from port {0} to that peer exists or has just ended: choose another local \
+         port, or 0 for any"
+    )]
+    ConnectionExists(u16),
+    /// The peer's port is 0, which no listener has.
+    #[error("no peer listens on port 0: give the port of its listener")]
+    RemotePort,
     /// There is no such connection or connection request, or no more: the queue pair is not
     /// connected, or the peer has given up.
     #[error(

@@ -34,20 +34,28 @@ impl<E: Env> Context<E> {
         check_private_data(&param.private_data, param.start == Start::Frames, revision >= 2)?;
         // As in received segments: without scope ID, and IPv4-mapped addresses as IPv4.
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        if remote.port() == 0 {
+            return Err(CmError::RemotePort);
+        }
         let routing = self.net.routing();
         let hop = routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
-        let source = match param.local_address {
-            Some(ip) if !routing.is_local(ip) => return Err(CmError::NotLocal),
-            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(CmError::Unreachable),
-            Some(ip) => ip,
-            None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
-        };
-        if routing.is_local(remote.ip()) {
-            if !self.net.hairpins_to(remote.ip()) || !self.device.enable_hairpin() {
-                return Err(CmError::Unreachable);
+        let source = match param.local_address.map(|ip| ip.to_canonical()) {
+            Some(ip) if !ip.is_unspecified() && !routing.is_local(ip) => {
+                return Err(CmError::NotLocal);
             }
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(CmError::Unreachable),
+            Some(ip) if !ip.is_unspecified() => ip,
+            _ => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
+        };
+        if routing.is_local(remote.ip())
+            && !(self.net.hairpins_to(remote.ip()) && self.device.enable_hairpin())
+        {
+            return Err(CmError::Unreachable);
         }
-        let mut tcb = self.open_from_free_port(now, source, remote, is_taken)?;
+        let mut tcb = match param.local_port {
+            0 => self.open_from_free_port(now, source, remote, is_taken)?,
+            port => self.open_from((source, port).into(), now, remote, is_taken)?,
+        };
         self.apply_settings(&mut tcb, param);
         let offer = mpa_offer(param);
         let phase = Phase::AwaitReply(Box::new(AwaitReply {
@@ -55,7 +63,8 @@ impl<E: Env> Context<E> {
             ooo_placement: param.ooo_placement,
             offer,
             revision,
-            source_ports: 1,
+            // From a port that the application chose no other is tried.
+            source_ports: if param.local_port == 0 { 1 } else { u16::MAX },
             startup_rx: Vec::new(),
         }));
         let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);

@@ -85,11 +85,40 @@ impl<E: Env> Context<E> {
             Err(CmError::NoResources) if solver.is_some() => select_port(None)?,
             selected => selected?,
         };
-        // RFC 6528 section 3: ISN by clock and keyed hash of the four-tuple.
+        Ok(self.tcb_of(now, FourTuple { local, remote }))
+    }
+
+    /// Opens a TCP connection from this address and port.
+    ///
+    /// # Errors
+    /// `PortInUse` by a listener; `ConnectionExists`; `TooManyConnections` over all shards.
+    pub(crate) fn open_from(
+        &mut self,
+        local: SocketAddr,
+        now: Instant,
+        remote: SocketAddr,
+        is_taken: impl Fn(&FourTuple) -> bool,
+    ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
         let tuple = FourTuple { local, remote };
+        if self.listeners.find(local).is_some() {
+            return Err(CmError::PortInUse(local.port()));
+        }
+        if is_taken(&tuple) {
+            return Err(CmError::ConnectionExists(local.port()));
+        }
+        self.reserve(&tuple).map_err(|error| match error {
+            ReserveError::Owned(_) => CmError::ConnectionExists(local.port()),
+            ReserveError::Full => CmError::TooManyConnections,
+        })?;
+        Ok(self.tcb_of(now, tuple))
+    }
+
+    /// Creates the TCB of an active open.
+    fn tcb_of(&self, now: Instant, tuple: FourTuple) -> Tcb<Rx<E>, Retained<E>> {
+        // RFC 6528 section 3: ISN by clock and keyed hash of the four-tuple.
         let template = self.net.header_template([0; 6], tuple);
         let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);
-        Ok(Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts))
+        Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts)
     }
 }
 

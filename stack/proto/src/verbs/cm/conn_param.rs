@@ -96,7 +96,7 @@ pub struct ConnParam {
     /// Private data for the peer's application: at most 512 bytes, 508 with revision 2, none
     /// without startup frames.
     pub private_data: PrivateData,
-    /// Local address to connect from; `None`: selected by the route.
+    /// Local address to connect from; `None`, or an unspecified address: selected by the route.
     pub local_address: Option<IpAddr>,
     /// Keepalive of this connection, from connect or accept on; [`Keepalive::OFF`]: none. `None`:
     /// as the context's settings say, which have none by default. Set it at a server: with nothing
@@ -113,6 +113,13 @@ pub struct ConnParam {
     /// Time to live, over IPv6 hop limit, of every segment of this connection, at least 1; `None`:
     /// the context's. A SYN-ACK is sent before the application accepts, with that of the context.
     pub ttl: Option<u8>,
+    /// Local port to connect from; 0: chosen (`EngineConfig::source_ports`). It must not be the
+    /// port of a listener that covers the local address, since peers may connect to that from any
+    /// port. A port serves any number of connections if their peers differ in address or port. The
+    /// connection to one peer blocks it until its end, and for a second more if this end closed
+    /// first (TIME-WAIT).
+    #[doc(alias = "rdma_bind_addr")]
+    pub local_port: u16,
 }
 
 impl ConnParam {
@@ -138,6 +145,7 @@ impl ConnParam {
             user_timeout: None,
             dscp: None,
             ttl: None,
+            local_port: 0,
         }
     }
 
@@ -180,6 +188,7 @@ impl ConnParam {
         user_timeout: Option<Duration>,
         dscp: Option<u8>,
         ttl: Option<u8>,
+        local_port: u16,
     }
 
     /// Fails if a number is outside its range, or a time too short.
