@@ -106,6 +106,11 @@
 //! A listener on a port accepts on all addresses of the context. Give it a `SocketAddr` to listen
 //! on one address, or on one family (`0.0.0.0`, `::`): see [`ListenAddr`].
 //!
+//! [`ConnParam`] may name the address and port to connect from, and the time that connecting may
+//! take. [`ConnectError`] tells apart a peer that refuses (`Refused`: no listener; `Rejected`: its
+//! application), a host that nobody finds (`Unreachable`), a link that is down (`LinkDown`) and
+//! one that does not answer in time (`TimedOut`).
+//!
 //! ```
 //! # use std::time::Duration;
 //! # use ferrowarp::*;

@@ -293,6 +293,8 @@
 //! |---|---|
 //! | `rdma_create_id` | none: a [`Qp`] has its connection, a [`Listener`] its address |
 //! | `rdma_resolve_addr`, `rdma_resolve_route` | none: [`Config`] has addresses and routes |
+//! | their `timeout_ms` | `param.connect_timeout(timeout)`: for the whole set-up |
+//! | `src_addr`, or `rdma_bind_addr` to connect | `param.local_address(ip).local_port(7000)` |
 //! | `rdma_bind_addr`, `rdma_listen` | `context.listen(4791, 8)?`: all addresses |
 //! | the same, on one address, or all of a family | `context.listen(addr, 8)?` ([`ListenAddr`]) |
 //! | `RDMA_OPTION_ID_AFONLY` | always: `0.0.0.0` and `::` are one family each |
@@ -330,7 +332,11 @@
 //! # drop(ipv4_only);
 //! # Ok(())
 //! # }
-//! # fn active(qp: Qp, remote: SocketAddr, param: ConnParam) -> Result<(), CmError> {
+//! # fn active(qp: Qp, remote: SocketAddr, ip: std::net::IpAddr, timeout: Duration)
+//! # -> Result<(), CmError> {
+//! let param = ConnParam::new();
+//! let param = param.local_address(ip).local_port(7000);
+//! let param = param.connect_timeout(timeout);
 //! qp.connect(remote, param)?;
 //! println!("{:?} to {:?}", qp.local(), qp.peer());
 //! qp.disconnect()?;
@@ -351,7 +357,8 @@
 //! | `RDMA_CM_EVENT_CONNECT_REQUEST` | `AsyncEvent::ConnectRequest { .. }` |
 //! | `RDMA_CM_EVENT_ESTABLISHED` | `ConnEvent::Established { .. }` |
 //! | `RDMA_CM_EVENT_REJECTED` | `ConnEvent::ConnectFailed { error: ConnectError::Rejected, .. }` |
-//! | `RDMA_CM_EVENT_UNREACHABLE` | `ConnEvent::ConnectFailed { .. }` |
+//! | `RDMA_CM_EVENT_ADDR_ERROR` | the same with `ConnectError::Unreachable` |
+//! | `RDMA_CM_EVENT_UNREACHABLE` | that, or with `ConnectError::TimedOut` |
 //! | `RDMA_CM_EVENT_CONNECT_ERROR` | `ConnEvent::ConnectFailed { .. }` |
 //! | `RDMA_CM_EVENT_DISCONNECTED` | `ConnEvent::Disconnected { .. }` |
 //! | `RDMA_CM_EVENT_ADDR_RESOLVED` | none, and none for the route |
@@ -376,7 +383,9 @@
 //! match event.ok_or("no event")? {
 //!     ConnEvent::Established { .. } => println!("connected"),
 //!     ConnEvent::ConnectFailed { error: ConnectError::Rejected, .. } => println!("rejected"),
-//!     ConnEvent::ConnectFailed { .. } => println!("unreachable, or a protocol error"),
+//!     ConnEvent::ConnectFailed { error: ConnectError::Unreachable, .. } => println!("no host"),
+//!     ConnEvent::ConnectFailed { error: ConnectError::TimedOut, .. } => println!("no answer"),
+//!     ConnEvent::ConnectFailed { .. } => println!("refused, or a protocol error"),
 //!     ConnEvent::Disconnected { .. } => println!("ended"),
 //!     other => println!("{other:?}"),
 //! }

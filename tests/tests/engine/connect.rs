@@ -1,10 +1,13 @@
 //! Active opens: source address and port, the time they may take, and why they fail.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use ferrowarp_proto::time::SECOND;
-use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnParam, ListenAddr};
+use ferrowarp_proto::time::{Instant, SECOND};
+use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnParam, ConnectError, ListenAddr};
 use ferrowarp_proto::verbs::wc::QpId;
+use ferrowarp_tests::sim::link::Faults;
 use ferrowarp_tests::sim::pairs::{PORT, event, qp_init};
 use ferrowarp_tests::sim::world::{World, WorldOptions, address};
 
@@ -108,4 +111,98 @@ fn source_and_remote_that_no_connection_can_have_are_refused() {
     for (port, ip) in [(0, "0.0.0.0"), (1, &*ours), (2, "::ffff:0.0.0.0")] {
         establish(&mut world, remote, &from(ip).local_port(LOCAL + port));
     }
+}
+
+/// Waits for the failure of an attempt; returns the reason and the time that it took.
+fn failure(world: &mut World, qp: QpId, start: Instant) -> (ConnectError, Duration) {
+    match event(world, 0) {
+        ConnEvent::ConnectFailed { qp: of, error, .. } if of == qp => {
+            (error, Duration::from_nanos(world.now.since(start)))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The time covers address resolution, the TCP handshake, and the decision of the peer.
+#[test]
+fn connect_times_out_in_each_stage_of_the_setup() {
+    const TIMEOUT: Duration = Duration::from_millis(500);
+    let mut world = world();
+    let [served, absent] = [world.socket(1, PORT), SocketAddr::new(address(76), PORT)];
+    // Resolves the address.
+    establish(&mut world, served, &from_port(LOCAL));
+    for (remote, loss) in [(absent, 0.0), (served, 1.0), (served, 0.0)] {
+        world.set_faults(Faults { loss, ..Faults::NONE });
+        let start = world.now;
+        let param = ConnParam::new().connect_timeout(TIMEOUT);
+        let qp = connect(&mut world, remote, &param).unwrap();
+        let (error, took) = failure(&mut world, qp, start);
+        assert_eq!(error, ConnectError::TimedOut);
+        assert!((TIMEOUT..TIMEOUT + TIMEOUT / 10).contains(&took), "{took:?}");
+        assert_eq!(world.ends[0].engine.connection_count(), 1);
+    }
+    // The responder has a request of the last one, which it cannot accept any more.
+    world.run_for(SECOND);
+    assert!(world.ends[1].engine.next_event().is_none());
+    assert_eq!(world.ends[1].engine.connection_count(), 1);
+}
+
+/// The peer's application takes longer than an attempt lasts by default here, 90 s.
+#[test]
+fn connect_waits_as_long_as_it_is_told() {
+    for timeout in [Duration::from_secs(200), Duration::MAX] {
+        let mut world = world();
+        let remote = world.socket(1, PORT);
+        let qp = connect(&mut world, remote, &ConnParam::new().connect_timeout(timeout)).unwrap();
+        let ConnEvent::ConnectRequest { request, .. } = event(&mut world, 1) else { panic!() };
+        world.run_for(150 * SECOND);
+        let (now, engine) = (world.now, &mut world.ends[1].engine);
+        let passive = engine.create_qp(qp_init(16, 16)).unwrap();
+        engine.accept(now, request, passive, &ConnParam::new()).unwrap();
+        let established = event(&mut world, 0);
+        assert!(matches!(established, ConnEvent::Established { qp: of, .. } if of == qp));
+        // It does not end an established connection.
+        world.run_for(300 * SECOND);
+        assert_eq!(world.ends[0].engine.event_count(), 0);
+    }
+    let mut world = world();
+    let remote = world.socket(1, PORT);
+    for value in [Duration::ZERO, Duration::from_micros(999)] {
+        let refused = connect(&mut world, remote, &ConnParam::new().connect_timeout(value));
+        let (setting, min) = ("connect_timeout", Duration::from_millis(1));
+        assert_eq!(refused, Err(CmError::TooShort { setting, value, min }));
+    }
+}
+
+/// Twice as many as there are source ports, to a peer that does not decide, and to nobody.
+#[test]
+fn thousands_of_connects_time_out_and_leave_nothing() {
+    const COUNT: usize = 10_000;
+    let mut world = world();
+    let [served, absent] = [world.socket(1, PORT), SocketAddr::new(address(76), PORT)];
+    let param = ConnParam::new().connect_timeout(Duration::from_millis(1));
+    for remote in [served, absent, served, absent] {
+        let start = world.now;
+        let connect_one = |_| connect(&mut world, remote, &param).unwrap();
+        let mut waiting: HashSet<QpId> = (0..COUNT).map(connect_one).collect();
+        let done = world.run_until(SECOND, |world| {
+            let (now, engine) = (world.now, &mut world.ends[0].engine);
+            while let Some(event) = engine.next_event() {
+                let ConnEvent::ConnectFailed { qp, error: ConnectError::TimedOut, .. } = event
+                else {
+                    panic!("{event:?}")
+                };
+                assert!(waiting.remove(&qp), "reported once");
+                engine.destroy_qp(now, qp);
+            }
+            waiting.is_empty()
+        });
+        let took = Duration::from_nanos(world.now.since(start));
+        assert!(done && took < Duration::from_millis(100), "{} left, {took:?}", waiting.len());
+        assert_eq!(world.ends[0].engine.connection_count(), 0);
+    }
+    // The peer gives up those that it has not heard of again.
+    world.run_for(100 * SECOND);
+    assert_eq!([0, 1].map(|end| world.ends[end].engine.connection_count()), [0, 0]);
+    assert_eq!(world.ends[0].engine.deadline(), None, "no timer is left");
 }

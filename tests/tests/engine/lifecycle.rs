@@ -145,14 +145,14 @@ fn connect_without_listener_is_refused() {
 }
 
 #[test]
-fn connect_to_absent_host_times_out() {
+fn connect_to_absent_host_is_reported_as_unreachable() {
     let mut world = World::new(&WorldOptions::new(4));
     let now = world.now;
     let qp = world.ends[0].engine.create_qp(qp_init(16, 16)).unwrap();
     let engine = &mut world.ends[0].engine;
     engine.connect(now, qp, "198.18.0.77:1".parse().unwrap(), &ConnParam::default()).unwrap();
     let ConnEvent::ConnectFailed { error, .. } = event(&mut world, 0) else { panic!() };
-    assert_eq!(error, ConnectError::TimedOut);
+    assert_eq!(error, ConnectError::Unreachable);
     assert_eq!(world.ends[0].engine.connection_count(), 0);
     let now = world.now;
     let far = "203.0.113.1:1".parse().unwrap();

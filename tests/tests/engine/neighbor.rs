@@ -307,7 +307,7 @@ fn unreachable_neighbors_do_not_delay_others() {
     }
     let mut failed = Vec::new();
     while let Some(ConnEvent::ConnectFailed { qp, error, .. }) = fx.base.engine.next_event() {
-        assert_eq!(error, ConnectError::TimedOut);
+        assert_eq!(error, ConnectError::Unreachable);
         failed.push(qp);
     }
     failed.sort_unstable_by_key(|qp| qp.index);

@@ -62,7 +62,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             // An established connection stays, and continues if its neighbor replies in time.
             Lookup::Unreachable if !conn.tcp_established => {
                 cx.verbs.counters.neighbors_unreachable += 1;
-                conn.fail_connect(cx, ConnectError::TimedOut, None);
+                conn.fail_connect(cx, ConnectError::Unreachable, None);
                 self.remove_connection(id.index);
                 false
             }

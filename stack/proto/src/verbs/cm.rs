@@ -66,15 +66,19 @@ pub enum ConnectError {
     /// The peer reset the connection attempt: no listener on that address and port.
     #[error("connection refused: no listener on that address and port")]
     Refused,
-    /// No response until the timeout.
-    #[error("no response: check the address and that both devices are on the same link")]
+    /// Not established until the timeout ([`ConnParam::connect_timeout`]): no response, or the
+    /// peer's application has not accepted.
+    #[error("no response in time: check that the peer is up and accepts, or give it more time")]
     TimedOut,
-    /// No response until the timeout, and the link of the device is down.
+    /// No response, and the link of the device is down.
     #[error("the link is down: start the peer, and check that no other program is connected to it")]
     LinkDown,
-    /// An ICMP error of a router or the peer's host: no listener on the port, no TCP, no route, or
-    /// a filter.
-    #[error("ICMP unreachable from a router or the host: check address, routes and filters")]
+    /// Nobody answers ARP or neighbor discovery for the peer, or for the router to it, although the
+    /// link is up (`EHOSTUNREACH` of sockets). Or an ICMP error of a router or the peer's host: no
+    /// listener on the port, no TCP, no route, or a filter.
+    #[error(
+        "unreachable (no ARP or ND answer, or ICMP): check address, prefix, routes and filters"
+    )]
     Unreachable,
     /// The peer's application rejected the request.
     #[error("rejected by the peer's application")]

@@ -302,8 +302,18 @@ impl Qp {
     /// the queue pair: N round trips on average instead of one. The peer's TCP sees the others
     /// reset; its application does not see them.
     ///
+    /// The attempt lasts 10 s at most, or [`ConnParam::connect_timeout`]. It may fail with
+    /// [`ConnectError`]: `Refused` by a reset, `Unreachable` if nobody answers ARP or neighbor
+    /// discovery or by an ICMP error, `LinkDown`, `Rejected` by the peer's application, `TimedOut`.
+    ///
     /// # Errors
-    /// [`CmError`]; nothing was sent. `CqOverrun` if one of its completion queues has overrun.
+    /// [`CmError`]; nothing was sent. `Unreachable` if no route leads to the address; `NotLocal`,
+    /// `PortInUse` and `ConnectionExists` for the local address and port of `param`; `RemotePort`
+    /// for port 0; `TooShort` and `OutOfRange`; `NoResources` if no local port is free for that
+    /// peer; `TooManyConnections`; `WrongState` if it is connected; `CqOverrun` if one of its
+    /// completion queues has overrun; `Ended`.
+    ///
+    /// [`ConnectError`]: crate::ConnectError
     #[doc(alias = "rdma_connect")]
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_resolve_route")]

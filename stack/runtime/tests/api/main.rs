@@ -13,6 +13,7 @@ mod bad_input;
 mod close;
 mod comp_channel;
 mod completions;
+mod connect;
 mod control_calls;
 mod cq_resize;
 mod descriptors;

@@ -1,6 +1,7 @@
 //! Initiator's side of connection setup: active open and the MPA Reply Frame.
 
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use crate::connection::context::{Context, Env};
 use crate::connection::phase::{AwaitReply, Phase};
@@ -67,7 +68,9 @@ impl<E: Env> Context<E> {
             source_ports: if param.local_port == 0 { 1 } else { u16::MAX },
             startup_rx: Vec::new(),
         }));
-        let mut conn = Connection::new(tcb, phase, now + self.config.startup_timeout_ns);
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let timeout = param.connect_timeout.map_or(self.config.startup_timeout_ns, nanos);
+        let mut conn = Connection::new(tcb, phase, now + timeout);
         if param.start == Start::Frames {
             let request = startup::build_request(offer, revision, param.private_data.clone());
             conn.startup_tx = Some(StartupTx::new(&request));

@@ -120,6 +120,16 @@ pub struct ConnParam {
     /// first (TIME-WAIT).
     #[doc(alias = "rdma_bind_addr")]
     pub local_port: u16,
+    /// Time from `connect` to [`ConnEvent::Established`], 1 ms at least; `None`: 10 s. It covers
+    /// the resolution of the neighbor's address, the TCP handshake and the MPA exchange, and so the
+    /// time that the peer's application takes to accept. Then the attempt fails with
+    /// [`ConnectError::TimedOut`]. It fails earlier for another reason: an absent host on the link
+    /// is reported after some 3 s, and TCP gives up some minutes after its first SYN. A responder
+    /// ignores it.
+    ///
+    /// [`ConnEvent::Established`]: crate::verbs::cm::ConnEvent::Established
+    /// [`ConnectError::TimedOut`]: crate::verbs::cm::ConnectError::TimedOut
+    pub connect_timeout: Option<Duration>,
 }
 
 impl ConnParam {
@@ -146,6 +156,7 @@ impl ConnParam {
             dscp: None,
             ttl: None,
             local_port: 0,
+            connect_timeout: None,
         }
     }
 
@@ -189,15 +200,17 @@ impl ConnParam {
         dscp: Option<u8>,
         ttl: Option<u8>,
         local_port: u16,
+        connect_timeout: Option<Duration>,
     }
 
     /// Fails if a number is outside its range, or a time too short.
     pub(crate) fn check(&self) -> Result<(), CmError> {
-        let Self { keepalive, user_timeout, .. } = *self;
+        let Self { keepalive, user_timeout, connect_timeout, .. } = *self;
         let times = [
             ("keepalive.idle", keepalive.map(|keepalive| keepalive.idle)),
             ("keepalive.interval", keepalive.map(|keepalive| keepalive.interval)),
             ("user_timeout", user_timeout),
+            ("connect_timeout", connect_timeout),
         ];
         for (setting, time) in times {
             if let Some(value) = time.filter(|&time| time < TIME_MIN) {

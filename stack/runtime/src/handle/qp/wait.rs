@@ -31,11 +31,13 @@ impl Qp {
         })
     }
 
-    /// Names the link as the cause if nothing was received before a timeout because it is down.
+    /// Names the link as the cause if nobody has answered because it is down.
     #[cold]
     fn with_link(&self, error: ConnectError) -> ConnectError {
         match error {
-            ConnectError::TimedOut if !self.context().link.is_up() => ConnectError::LinkDown,
+            ConnectError::TimedOut | ConnectError::Unreachable if !self.context().link.is_up() => {
+                ConnectError::LinkDown
+            }
             error => error,
         }
     }

@@ -1,0 +1,76 @@
+//! Connects: source address and port, and the time that they may take.
+
+use std::time::{Duration, Instant};
+
+use ferrowarp::{CmError, ConnParam, ConnectError, DriveMode, QpOptions};
+
+use crate::shards::sharded;
+use crate::support::*;
+
+const LOCAL: u16 = 7777;
+
+/// Also if the replies arrive at another shard.
+#[test]
+fn connection_has_the_chosen_source() {
+    let (left, right) = sharded(4, DriveMode::Inline);
+    let listener = right.context.listen(PORT, 8).unwrap();
+    for shard in 0..4 {
+        let local_port = LOCAL + u16::try_from(shard).unwrap();
+        let qp = left.pd.create_qp(&QpOptions::new(&left.cq).shard(shard)).unwrap();
+        let param = ConnParam::new().local_address(address(1)).local_port(local_port);
+        qp.connect(server(), param.clone()).unwrap();
+        let request = listener.accept_timeout(TIMEOUT).unwrap();
+        assert_eq!(request.offer().peer, (address(1), local_port).into());
+        let passive = right.qp();
+        request.accept(&passive, ConnParam::new()).unwrap();
+        assert_eq!(qp.wait_established(TIMEOUT).unwrap().local, (address(1), local_port).into());
+        // Whatever the shard.
+        for shard in 0..4 {
+            let other = left.pd.create_qp(&QpOptions::new(&left.cq).shard(shard)).unwrap();
+            let refused = other.connect(server(), param.clone());
+            assert_eq!(refused, Err(CmError::ConnectionExists(local_port)));
+        }
+    }
+    let _listener = left.context.listen((address(1), LOCAL - 1), 1).unwrap();
+    let refused = left.qp().connect(server(), ConnParam::new().local_port(LOCAL - 1));
+    assert_eq!(refused, Err(CmError::PortInUse(LOCAL - 1)));
+    let foreign = left.qp().connect(server(), ConnParam::new().local_address(address(2)));
+    assert_eq!(foreign, Err(CmError::NotLocal));
+}
+
+#[test]
+fn thousands_of_connects_time_out_in_a_millisecond_each() {
+    const COUNT: usize = 10_000;
+    let many = config(1, DriveMode::Inline).qps_max(COUNT + 1);
+    let (left, right) = ring_pair(many, config(2, DriveMode::Inline)).unwrap();
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    // The address is resolved; then nobody drives the peer.
+    let first = left.qp();
+    first.connect(server(), ConnParam::new()).unwrap();
+    drive_until(&left.context, &right.context, || first.next_event().is_some());
+    let param = ConnParam::new().connect_timeout(Duration::from_millis(1));
+    for _ in 0..2 {
+        let start = Instant::now();
+        let qps: Vec<_> = (0..COUNT).map(|_| left.qp_with(1, 1)).collect();
+        for qp in &qps {
+            qp.connect(server(), param.clone()).unwrap();
+        }
+        for qp in &qps {
+            assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::TimedOut));
+        }
+        assert!(start.elapsed() < TIMEOUT / 3, "{:?}", start.elapsed());
+        assert_eq!(left.context.connection_count(), 0);
+    }
+}
+
+#[test]
+fn connect_timeout_that_is_too_short_is_refused() {
+    let (left, _right) = endpoints(DriveMode::Inline);
+    let (qp, min) = (left.qp(), Duration::from_millis(1));
+    for value in [Duration::ZERO, Duration::from_nanos(999_999)] {
+        let refused = qp.connect(server(), ConnParam::new().connect_timeout(value)).unwrap_err();
+        assert_eq!(refused, CmError::TooShort { setting: "connect_timeout", value, min });
+        assert!(refused.to_string().contains("give 1ms or more"), "{refused}");
+    }
+    qp.connect(server(), ConnParam::new().connect_timeout(Duration::MAX)).unwrap();
+}
