@@ -17,7 +17,8 @@
 //! [`Pd::register_shared`] takes bytes that nobody writes, such as an `Arc<[u8]>`: peers read them
 //! while you do. [`Pd::register_raw`] takes an address.
 //!
-//! A memory window ([`Mw`]) lends a part of a region for a while. Addresses in requests are those
+//! A memory window ([`Mw`]) lends a part of a region for a while, to one peer or to all of the
+//! domain ([`MwType`]). Addresses in requests are those
 //! in memory, unless you choose others: [`MrOptions::iova`], or offsets by
 //! [`MrOptions::zero_based`]. [`Mr::pread`] reads a file straight into a region, and
 //! [`Region::pwrite`] writes one. [`Mr::as_mut_ptr`] is for other system calls.

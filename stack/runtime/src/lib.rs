@@ -269,7 +269,7 @@ pub use self::{
 pub use ferrowarp_proto::{
     bounded_vec::LengthError,
     ddp::memory::Access,
-    ddp::regions::{RegisterError, Stag},
+    ddp::regions::{MwType, RegisterError, Stag},
     ended::Ended,
     net::neighbor::StaticNeighbor,
     net::routing::{InterfaceAddress, Route},

@@ -12,8 +12,8 @@
 //!   buffer begins with the message. Peers are IP addresses and TCP ports. GIDs, LIDs, partition
 //!   keys and paths do not exist.
 //! - *One key.* `lkey` and `rkey` of a region are the same [`Stag`]. It is random, and a window
-//!   gets a new one with each binding. You never compute one. [`RemoteMr`] carries address, length
-//!   and STag to the peer.
+//!   gets a new one with each binding. You never compute one, but may choose the low 8 bits for a
+//!   window. [`RemoteMr`] carries address, length and STag to the peer.
 //! - *Access rights.* The local stack may always read a region. Remote rights of a region do not
 //!   need [`Access::LOCAL_WRITE`]. The sink of an RDMA Read needs only that right.
 //! - *Inline data.* A request is encoded once into the send queue, inline data with it. You may
@@ -62,8 +62,10 @@
 //! | `mr->lkey`, `mr->rkey` | `mr.lkey()`, `mr.rkey()`; `mr.remote()` for the peer |
 //! | `mr->addr`, `mr->length` | `mr.as_mut_ptr()`, `mr.len()` |
 //! | `pread` to registered memory | `mr.pread(&file, 0, 4096, 0)?` |
-//! | `ibv_alloc_mw` | `pd.allocate_window()?` |
+//! | `ibv_alloc_mw` with `IBV_MW_TYPE_2` | `pd.allocate_window()?` |
+//! | the same, with `IBV_MW_TYPE_1` | `pd.allocate_window_of(MwType::Type1)?` |
 //! | `ibv_bind_mw` | `mw.bind(&mr, 0, 64, Access::REMOTE_READ, false)`, and post it |
+//! | the same, with `ibv_inc_rkey` | `mw.bind_with_key(key, &mr, 0, 64, rights, false)` |
 //! | `ibv_dealloc_mw` | `drop(mw)`; `mw.revoke()` only unbinds |
 //!
 //! ```no_run
@@ -85,6 +87,10 @@
 //! mr.enable(Access::REMOTE_READ);
 //! let mut mw = pd.allocate_window()?;
 //! let bind = mw.bind(&mr, 0, 64, Access::REMOTE_READ, false);
+//! let [.., key] = mw.rkey().wrapping_add(1).to_be_bytes();
+//! let rights = Access::REMOTE_READ | Access::REMOTE_WRITE;
+//! let bind = mw.bind_with_key(key, &mr, 0, 64, rights, false);
+//! assert_eq!(pd.allocate_window_of(MwType::Type1)?.mw_type(), MwType::Type1);
 //! mw.revoke();
 //! drop(mw);
 //! let buffer = mr.deregister();

@@ -1,8 +1,8 @@
 //! STags and the table of regions and windows that they name, shared by all shards of a context.
 //!
 //! An STag is valid for every stream of its protection domain, or for one stream only (RFC 5041
-//! section 8.2). Regions are registered either way. A window is always bound to the stream of the
-//! queue pair that bound it. A peer can only invalidate an STag that is bound to one stream.
+//! section 8.2). Regions are registered either way, and windows have two types. A peer can only
+//! invalidate an STag that is bound to one stream.
 
 mod allocator;
 mod slot;
@@ -13,7 +13,7 @@ use self::slot::{AtomicU64, EVER_BOUND, Mutex, MutexGuard, Ordering, Owner, Slot
 use crate::ddp::access::Access;
 use crate::ddp::memory::{MemoryFault, MemoryRange};
 
-pub use self::windows::{Bind, InvalidateFault, WindowKeys};
+pub use self::windows::{Bind, InvalidateFault, MwType, WindowKeys};
 pub use crate::ddp::access::{AccessScope, StreamId};
 
 /// Steering tag (STag): identifies a region or a window, locally and at the peer. The low 8 bits

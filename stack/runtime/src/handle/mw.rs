@@ -4,7 +4,7 @@ use std::fmt;
 
 use ferrowarp_lockfree::invalidation;
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::regions::{Bind, Stag, WindowKeys};
+use ferrowarp_proto::ddp::regions::{Bind, MwType, Stag, WindowKeys};
 
 use crate::context::ContextInner;
 use crate::error::MemoryError;
@@ -12,13 +12,20 @@ use crate::fork::{check_process, is_child};
 use crate::handle::mr::Region;
 use crate::handle::pd::Pd;
 
-/// Memory window (verbs: type 2): an STag that gives the peer of one queue pair access to a part of
-/// a region, while it is bound.
+/// Memory window: an STag that gives peers access to a part of a region, while it is bound.
 ///
 /// Binding is a request (made by [`Mw::bind`]) that a queue pair executes in posting order; a later
-/// request may send the STag to the peer. The binding ends with a posted [`Post::invalidate`], with
-/// the peer's Send with Invalidate, with [`Mw::revoke`], or when the region is revoked or dropped.
-/// A window whose queue pair is destroyed is inaccessible.
+/// request may send the STag to the peer. Every binding ends with [`Mw::revoke`], and when the
+/// region is revoked or dropped. The rest depends on the type:
+///
+/// | | Type 2 | Type 1 |
+/// |---|---|---|
+/// | Access for | the peer of the queue pair that binds it | all peers of the domain |
+/// | Another bind while it is bound | fails | replaces the binding |
+/// | A bind of no bytes | grants nothing | ends the binding |
+/// | [`Post::invalidate`], the peer's Send with Invalidate | end the binding | fail |
+/// | The queue pair is destroyed | the window is inaccessible | the binding stays |
+/// | Region registered for one queue pair | that one binds it | the bind fails |
 ///
 /// It does not keep memory alive: its region may be dropped at any time.
 ///
@@ -31,22 +38,32 @@ pub struct Mw {
     /// STag whose tag the next bind request keeps.
     tag: Stag,
     keys: WindowKeys,
+    mw_type: MwType,
 }
 
 impl Pd {
-    /// Allocates a memory window, not bound.
+    /// Allocates a memory window of type 2, not bound.
     ///
     /// # Errors
     /// [`MemoryError::Register`] if the region table is full; [`MemoryError::Ended`] in a child
     /// made by `fork`.
     #[doc(alias = "ibv_alloc_mw")]
     pub fn allocate_window(&self) -> Result<Mw, MemoryError> {
+        self.allocate_window_of(MwType::Type2)
+    }
+
+    /// Allocates a memory window of either type, not bound.
+    ///
+    /// # Errors
+    /// As [`Pd::allocate_window`].
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn allocate_window_of(&self, mw_type: MwType) -> Result<Mw, MemoryError> {
         // In a child the lock of the table may have been held at the fork.
         check_process()?;
         let context = self.context();
-        let stag = context.regions.allocate_window(self.id())?;
+        let stag = context.regions.allocate_window_of(self.id(), mw_type)?;
         let keys = context.regions.window_keys();
-        Ok(Mw { pd: self.clone(), stag, tag: stag, keys })
+        Ok(Mw { pd: self.clone(), stag, tag: stag, keys, mw_type })
     }
 }
 
@@ -57,15 +74,23 @@ impl Mw {
         self.stag
     }
 
+    /// Type of the window.
+    #[must_use]
+    pub const fn mw_type(&self) -> MwType {
+        self.mw_type
+    }
+
     /// Returns a request, for [`Post::bind`](crate::Post::bind), to bind the window to bytes
     /// `offset..offset + len` of a region that was registered with [`Access::WINDOW_BIND`]. It has
     /// a new STag, not predictable from earlier ones; [`Mw::rkey`] returns it from now on. Tagged
     /// offsets start at that of the first byte in the region, or at 0 if `zero_based`.
     ///
-    /// The window must not be bound. The region must be of the same domain, and must grant local
-    /// write access if `access` grants remote write access. Otherwise the request completes with
-    /// [`WcStatus::Bind`](crate::WcStatus::Bind) and the connection ends. So does a request that is
-    /// still queued when [`Mw::revoke`] is called, or when 256 more have been made.
+    /// A window of type 2 must not be bound. The region must be of the same domain, and must grant
+    /// local write access if `access` grants remote write access. Otherwise the request completes
+    /// with [`WcStatus::Bind`](crate::WcStatus::Bind) and the connection ends. So does a request
+    /// that is still queued when [`Mw::revoke`] is called, or when 256 more have been made. One
+    /// queue pair at a time executes requests for a window: wait for the completion of one before
+    /// you post the next to another.
     ///
     /// # Panics
     /// If the range is not within the region.
@@ -81,13 +106,50 @@ impl Mw {
         access: Access,
         zero_based: bool,
     ) -> Bind {
-        let addr = region.iova_of(offset, len);
         if !is_child() {
             self.stag = self.keys.next(&self.pd.context().regions, self.tag);
             self.tag = self.stag;
         }
-        let (rkey, lkey) = (self.stag, region.lkey());
-        Bind { rkey, lkey, addr, len: len as u64, access, zero_based }
+        self.request(region, offset, len, access, zero_based)
+    }
+
+    /// As [`Mw::bind`], with a key of your choice: the low 8 bits of the STag. The others stay, and
+    /// change only after [`Mw::revoke`], or when `bind` has used up the keys.
+    ///
+    /// Use each key once if you can. A peer that has an earlier STag with the same key has access
+    /// again, and keys in counting order can be guessed.
+    ///
+    /// # Panics
+    /// If the range is not within the region.
+    #[doc(alias = "ibv_bind_mw")]
+    #[doc(alias = "ibv_inc_rkey")]
+    #[must_use]
+    pub fn bind_with_key(
+        &mut self,
+        key: u8,
+        region: &Region,
+        offset: usize,
+        len: usize,
+        access: Access,
+        zero_based: bool,
+    ) -> Bind {
+        if !is_child() {
+            self.stag = self.keys.choose(self.tag, key);
+        }
+        self.request(region, offset, len, access, zero_based)
+    }
+
+    /// Returns a request with the current STag.
+    fn request(
+        &self,
+        region: &Region,
+        offset: usize,
+        len: usize,
+        access: Access,
+        zero_based: bool,
+    ) -> Bind {
+        let (addr, len) = (region.iova_of(offset, len), len as u64);
+        Bind { rkey: self.stag, lkey: region.lkey(), addr, len, access, zero_based }
     }
 
     /// Revokes the window, whatever its queue pair does: after this no memory is accessible through
@@ -109,7 +171,8 @@ impl Mw {
 impl fmt::Debug for Mw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stag = format_args!("{:#010x}", self.stag);
-        f.debug_struct("Mw").field("stag", &stag).finish_non_exhaustive()
+        let mut debug = f.debug_struct("Mw");
+        debug.field("stag", &stag).field("mw_type", &self.mw_type).finish_non_exhaustive()
     }
 }
 

@@ -34,6 +34,7 @@ mod link_state;
 mod listeners;
 mod memory;
 mod misdelivery;
+mod mw_types;
 mod page_faults;
 mod poll_cost;
 mod poll_panic;

@@ -1,5 +1,7 @@
 //! Table of regions: each check, association with a stream, windows, unpredictable STags.
 
+mod mw_types;
+
 use std::collections::HashSet;
 
 use super::*;

@@ -1,9 +1,14 @@
 //! Memory windows, and invalidation of STags.
 //!
-//! A window (verbs: type 2B) has an STag of its own for a part of a region. A posted Bind request
-//! binds it to a range, with rights and a key chosen by the consumer, for the stream of that queue
-//! pair only (QP bound). A posted Invalidate request, the peer's Send with Invalidate, or the
-//! invalidation of its region invalidates it; it can then be bound again.
+//! A window has an STag of its own for a part of a region. A posted Bind request binds it to a
+//! range, with rights and a key chosen by the consumer.
+//!
+//! - Type 2 (2B of verbs): for the stream of that queue pair only (QP bound). A posted Invalidate
+//!   request, the peer's Send with Invalidate, or the invalidation of its region invalidates it; it
+//!   can then be bound again.
+//! - Type 1: for all streams of its protection domain. Another Bind request replaces the binding,
+//!   or ends it if it has no bytes; the invalidation of its region ends it as well. No Invalidate
+//!   does, of either end, because several streams share the STag.
 //!
 //! A binding claims the slot while it writes the fields, and a lookup that meets a claimed slot
 //! fails (see `slot`): binding and lookup may be on different shards.
@@ -16,6 +21,18 @@ use crate::ddp::memory::MemoryFault;
 
 /// Number of keys under one tag.
 const KEY_COUNT: usize = 256;
+
+/// Type of a memory window.
+#[doc(alias = "ibv_mw_type")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MwType {
+    /// For all queue pairs of its protection domain, and bound again without being invalidated.
+    #[doc(alias = "IBV_MW_TYPE_1")]
+    Type1,
+    /// For the queue pair that binds it. The peer can invalidate it.
+    #[doc(alias = "IBV_MW_TYPE_2")]
+    Type2,
+}
 
 /// Request to bind a window (verbs: `ibv_mw_bind_info` and `rkey` of `IBV_WR_BIND_MW`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,15 +70,24 @@ pub enum InvalidateFault {
 }
 
 impl RegionTable {
-    /// Allocates a window in a protection domain, not bound: it gives no access.
+    /// Allocates a window of type 2 in a protection domain, not bound: it gives no access.
     ///
     /// # Errors
     /// `TableFull`.
     pub fn allocate_window(&self, pd: u32) -> Result<Stag, RegisterError> {
+        self.allocate_window_of(pd, MwType::Type2)
+    }
+
+    /// As [`RegionTable::allocate_window`], of any type.
+    ///
+    /// # Errors
+    /// `TableFull`.
+    pub fn allocate_window_of(&self, pd: u32, mw_type: MwType) -> Result<Stag, RegisterError> {
         let stag = self.alloc_stag()?;
         let slot = self.slot(stag);
         let claimed = slot.claim().expect("a free slot is never valid");
-        slot.set_owner(Owner::new(pd, Access::default(), true), StreamId::NONE);
+        let is_qp_bound = mw_type == MwType::Type2;
+        slot.set_owner(Owner::new(pd, Access::default(), is_qp_bound), StreamId::NONE);
         slot.occupant.store(Occupant::window(stag).0, Ordering::Release);
         slot.publish(claimed, 0);
         self.lock().windows.insert(self.index(stag));
@@ -89,22 +115,37 @@ impl RegionTable {
         retagged
     }
 
-    /// Binds a window to the stream of `scope`.
+    /// Executes a request of the stream of `scope` to bind a window: one of type 2 to that stream.
+    /// One of type 1 loses its previous binding, and has none afterwards if the length is 0.
     ///
     /// # Errors
-    /// `InvalidStag`: no such window, it is bound already, or no such region; `NotAssociated`: the
-    /// window is of another protection domain; otherwise the fault of the region.
+    /// `InvalidStag`: no such window, it is of type 2 and bound already, or no such region;
+    /// `NotAssociated`: the window is of another protection domain; otherwise the fault of the
+    /// region. A binding of type 1 stays as it is. It may be lost if another shard changes the
+    /// window at the same moment, which also is `InvalidStag`.
     pub fn bind(&self, bind: &Bind, scope: AccessScope) -> Result<(), MemoryFault> {
         let window = self.slot(bind.rkey);
         let asked = Occupant::window(bind.rkey);
-        if (window.occupant() != asked && window.prev_occupant() != asked)
-            || window.state().is_valid()
-        {
+        if window.occupant() != asked && window.prev_occupant() != asked {
             return Err(MemoryFault::InvalidStag);
         }
-        if window.owner().pd() != scope.pd {
+        // A window keeps the flag and the domain of its allocation, whoever binds it meanwhile.
+        let (bound, owner) = (window.state(), window.owner());
+        let is_type_2 = owner.is_qp_bound();
+        if is_type_2 && bound.is_valid() {
+            return Err(MemoryFault::InvalidStag);
+        }
+        if owner.pd() != scope.pd {
             return Err(MemoryFault::NotAssociated);
         }
+        if !is_type_2 && bind.len == 0 {
+            if bound.is_valid() {
+                self.invalidate_slot(window, bound);
+            }
+            return Ok(());
+        }
+        // A region of one stream is not shown to the others of the domain.
+        let region_scope = if is_type_2 { scope } else { scope.pd.into() };
         let mut needed = Access::WINDOW_BIND;
         // req: DDP-216
         if bind.access.intersects(Access::REMOTE_MODIFY) {
@@ -112,10 +153,13 @@ impl RegionTable {
         }
         let len = usize::try_from(bind.len).map_err(|_| MemoryFault::Bounds)?;
         // req: DDP-216
-        let range = self.resolve(bind.lkey, scope, needed, bind.addr, len)?;
+        let range = self.resolve(bind.lkey, region_scope, needed, bind.addr, len)?;
+        if bound.is_valid() {
+            self.invalidate_slot(window, bound);
+        }
         // Another shard may be binding it concurrently.
         let claimed = window.claim().ok_or(MemoryFault::InvalidStag)?;
-        window.set_owner(Owner::new(scope.pd, bind.access.remote(), true), scope.stream);
+        window.set_owner(Owner::new(scope.pd, bind.access.remote(), is_type_2), scope.stream);
         let base = if bind.zero_based { 0 } else { bind.addr };
         window.set_range(base, bind.len, range.backing() + range.offset());
         window.parent.store(self.index(bind.lkey), Ordering::Relaxed);
@@ -267,6 +311,17 @@ impl WindowKeys {
         let mut keys = [0; KEY_COUNT];
         keys.iter_mut().zip(0..=u8::MAX).for_each(|(key, value)| *key = value);
         Self { rng, keys, used: 0 }
+    }
+
+    /// Returns the STag with a key that the consumer has chosen for the next request to bind
+    /// `window`. [`WindowKeys::next`] does not choose that key for the same tag.
+    pub fn choose(&mut self, window: Stag, key: u8) -> Stag {
+        let left = &self.keys[self.used..];
+        if let Some(at) = left.iter().position(|&other| other == key) {
+            self.keys.swap(self.used, self.used + at);
+            self.used += 1;
+        }
+        window & !0xff | Stag::from(key)
     }
 
     /// Returns the STag for the next request to bind `window`. `window` has the tag of the previous
