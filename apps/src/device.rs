@@ -9,6 +9,7 @@ use clap::{Args, ValueEnum};
 use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
+use crate::host::Host;
 use crate::network::NetworkArgs;
 use crate::option_values::mtu_parser;
 use crate::run_loop::CorePlacement;
@@ -138,7 +139,7 @@ impl DeviceArgs {
         self.tcp.check()?;
         let mut config = Config::new(device, first.ip, first.prefix_len);
         config.addresses = addresses;
-        config.routes = self.network.routes()?;
+        config.routes = self.network.routes(&config.device)?;
         self.network.apply_to(&mut config);
         config.mtu = self.mtu;
         config.checksum = self.checksum.map(Checksum::mode);
@@ -172,22 +173,14 @@ impl DeviceArgs {
     ///
     /// # Errors
     /// If the device or the addresses are missing or cannot work.
-    pub fn check_end(&self, peer: Option<IpAddr>) -> anyhow::Result<()> {
+    pub fn check_end(&self, peer: Option<&Host>) -> anyhow::Result<()> {
         ensure!(
             self.dev != "ring",
             "ring joins two ends of one process: use loop, or --dev memif:/tmp/iwarp.sock"
         );
         let config = self.config(self.network.addresses()?, Demand::connections(1))?;
         config.validate().map_err(|error| anyhow!("{error}"))?;
-        let Some(peer) = peer else { return Ok(()) };
-        let own = self.network.addresses.iter().find(|own| own.address == peer);
-        ensure!(own.is_none(), "{peer} is the address of this end: give the server's");
-        ensure!(
-            config.reaches(peer),
-            "{peer} cannot be reached: give an --address with a prefix that contains it as a host, \
-             or a --gateway"
-        );
-        Ok(())
+        peer.map_or(Ok(()), |peer| peer.socket(&config, 0).map(|_| ()))
     }
 
     /// Checks the options of both ends in one process.

@@ -18,6 +18,7 @@ pub mod copy;
 pub mod device;
 pub mod endpoint;
 pub mod environment;
+pub mod host;
 pub mod iwlink;
 pub mod message_channel;
 pub mod mpa_options;

@@ -1,13 +1,12 @@
-//! Network options: local addresses, routes, and the peer.
+//! Network options: local addresses, routes and neighbors.
 
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::str::FromStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{anyhow, ensure};
 use clap::Args;
 use ferrowarp::cm::dscp_of_tos;
-use ferrowarp::{Config, InterfaceAddress, Route};
+use ferrowarp::device::DeviceSpec;
+use ferrowarp::{Config, InterfaceAddress, Route, StaticNeighbor};
 
 /// Addresses of client and server of a pair in one process (benchmark ranges).
 const LOOP_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
@@ -26,13 +25,18 @@ pub struct NetworkArgs {
         value_parser = parse_local
     )]
     pub addresses: Vec<Cidr>,
-    /// Default gateway; one for each address family.
-    #[arg(long = "gateway", value_name = "ADDRESS", value_parser = parse_router)]
-    pub gateways: Vec<IpAddr>,
-    /// Static route: --route 203.0.113.0/24 via 198.18.0.254; may be given several times, the
-    /// longest prefix match counts.
+    /// Default gateway, with the MTU of its route if that is less than --mtu: 198.18.0.254 or
+    /// 198.18.0.254,mtu=1400; one for each address family.
+    #[arg(long = "gateway", value_name = "ADDRESS[,mtu=N]", value_parser = parse_router)]
+    pub gateways: Vec<Router>,
+    /// Static route: --route 203.0.113.0/24 via 198.18.0.254[,mtu=N]; may be given several times,
+    /// the longest prefix match counts.
     #[arg(long = "route", num_args = 3, value_names = ["DEST/LEN", "via", "HOP"])]
     pub routes: Vec<String>,
+    /// Hardware address of a host or router on the link, which is not asked for it by ARP or
+    /// neighbor discovery: 198.18.0.2=02:00:00:00:00:02; may be given several times.
+    #[arg(long = "neighbor", value_name = "ADDRESS=MAC", value_parser = parse_neighbor)]
+    pub neighbors: Vec<Neighbor>,
     /// VLAN ID of all frames (802.1Q).
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
@@ -52,13 +56,67 @@ pub struct NetworkArgs {
     pub ipv6: bool,
 }
 
+/// An address, with the zone of a link-local one if given (RFC 4007 section 11): `fe80::1%tap0`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Zoned {
+    /// The address.
+    pub ip: IpAddr,
+    /// Name or index of an interface.
+    pub zone: Option<String>,
+}
+
+impl Zoned {
+    /// Checks that the zone is that of the device, which is one link.
+    ///
+    /// # Errors
+    /// A sentence that states the remedy.
+    pub fn check_zone(&self, device: &DeviceSpec) -> Result<(), String> {
+        let Self { ip, zone: Some(zone) } = self else { return Ok(()) };
+        let Some(interface) = device.interface() else {
+            return Err(format!("write {ip} without %{zone}: {device} is one link without a zone"));
+        };
+        let is_index =
+            || zone.parse().is_ok_and(|index: u32| device.interface_index() == Some(index));
+        if zone == interface || is_index() {
+            return Ok(());
+        }
+        Err(format!("{ip}%{zone} is on another link: {device} has the zone %{interface}"))
+    }
+}
+
 /// An address and its prefix length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cidr {
     /// The address.
-    pub address: IpAddr,
+    pub address: Zoned,
     /// Prefix length in bits.
     pub len: u8,
+}
+
+/// A router, and the MTU of its route if it has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Router {
+    /// The router's address.
+    pub address: Zoned,
+    /// The MTU.
+    pub mtu: Option<u16>,
+}
+
+impl Router {
+    /// Returns a route through the router.
+    fn route(&self, destination: IpAddr, prefix_len: u8) -> Route {
+        let route = Route::new(destination, prefix_len, self.address.ip);
+        self.mtu.map_or(route, |mtu| route.mtu(mtu))
+    }
+}
+
+/// A host on the link, and its hardware address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Neighbor {
+    /// The address.
+    pub address: Zoned,
+    /// The hardware address.
+    pub mac: [u8; 6],
 }
 
 /// Parses an address and a prefix length.
@@ -66,7 +124,7 @@ fn parse_cidr(text: &str) -> Result<Cidr, String> {
     let example = || "give an address and a prefix length, such as 198.18.0.1/24".to_owned();
     let (address, len) = text.split_once('/').ok_or_else(example)?;
     let address = parse_ip(address)?.ok_or_else(example)?;
-    let most = if address.is_ipv4() { 32 } else { 128 };
+    let most = if address.ip.is_ipv4() { 32 } else { 128 };
     if len.is_empty() || !len.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(example());
     }
@@ -79,18 +137,51 @@ fn parse_cidr(text: &str) -> Result<Cidr, String> {
 /// Parses a local address and its prefix length.
 fn parse_local(text: &str) -> Result<Cidr, String> {
     let cidr = parse_cidr(text)?;
-    check_host(cidr.address)?;
-    let address = InterfaceAddress { ip: cidr.address, prefix_len: cidr.len };
+    check_host(cidr.address.ip)?;
+    let address = InterfaceAddress { ip: cidr.address.ip, prefix_len: cidr.len };
     if !address.is_host() {
         return Err("it is the address of the whole link: give one of a host on it".to_owned());
     }
     Ok(cidr)
 }
 
-/// Parses the address of a router.
-fn parse_router(text: &str) -> Result<IpAddr, String> {
-    let ip = parse_ip(text)?.ok_or("give an address, such as 198.18.0.254")?;
-    check_host(ip).map(|()| ip)
+/// Parses the address of a router, and an MTU.
+fn parse_router(text: &str) -> Result<Router, String> {
+    let form = "give an address, such as 198.18.0.254 or 198.18.0.254,mtu=1400";
+    let (address, mtu) = match text.split_once(',') {
+        None => (text, None),
+        Some((address, rest)) => {
+            let mtu = rest.strip_prefix("mtu=").and_then(|mtu| mtu.parse().ok()).ok_or(form)?;
+            (address, Some(mtu))
+        }
+    };
+    let address = parse_ip(address)?.ok_or(form)?;
+    check_host(address.ip)?;
+    // As `--mtu`.
+    let min = if address.ip.is_ipv4() { 576 } else { 1280 };
+    if mtu.is_some_and(|mtu| mtu < min) {
+        return Err(format!("the MTU is too small: give {min} or more"));
+    }
+    Ok(Router { address, mtu })
+}
+
+/// Parses an address and a hardware address.
+fn parse_neighbor(text: &str) -> Result<Neighbor, String> {
+    let form = "give an address and a hardware address, such as 198.18.0.2=02:00:00:00:00:02";
+    let (address, mac) = text.split_once('=').ok_or(form)?;
+    let address = parse_ip(address)?.ok_or(form)?;
+    check_host(address.ip)?;
+    Ok(Neighbor { address, mac: parse_mac(mac).ok_or(form)? })
+}
+
+/// Parses six pairs of hexadecimal digits.
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let byte = |pair: &str| {
+        let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+        u8::from_str_radix(pair, 16).ok().filter(|_| is_pair)
+    };
+    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
+    bytes?.try_into().ok()
 }
 
 /// Parses a type-of-service byte, and returns its DSCP.
@@ -102,17 +193,21 @@ fn parse_tos(text: &str) -> Result<u8, String> {
 }
 
 /// Parses an address; `None` if it is none.
-fn parse_ip(text: &str) -> Result<Option<IpAddr>, String> {
-    if let Some((address, zone)) = text.split_once('%')
-        && address.parse::<Ipv6Addr>().is_ok()
-    {
-        return Err(format!("write {address} without %{zone}: --dev names the link"));
+pub(crate) fn parse_ip(text: &str) -> Result<Option<Zoned>, String> {
+    let Some((address, zone)) = text.split_once('%') else {
+        return Ok(text.parse().ok().map(|ip| Zoned { ip, zone: None }));
+    };
+    let Ok(ip) = address.parse::<Ipv6Addr>() else { return Ok(None) };
+    if !ip.is_unicast_link_local() || zone.is_empty() {
+        return Err(format!(
+            "only a link-local address has a zone, as in fe80::1%eth0: write {ip}"
+        ));
     }
-    Ok(text.parse().ok())
+    Ok(Some(Zoned { ip: ip.into(), zone: Some(zone.to_owned()) }))
 }
 
 /// Refuses an address that no other host can have.
-fn check_host(ip: IpAddr) -> Result<(), String> {
+pub(crate) fn check_host(ip: IpAddr) -> Result<(), String> {
     if let IpAddr::V6(v6) = ip
         && let Some(v4) = v6.to_ipv4_mapped()
     {
@@ -139,13 +234,14 @@ impl NetworkArgs {
     /// If none was given.
     pub fn addresses(&self) -> anyhow::Result<Vec<InterfaceAddress>> {
         ensure!(!self.addresses.is_empty(), "give the local address: --address 198.18.0.1/24");
-        let address = |cidr: &Cidr| InterfaceAddress { ip: cidr.address, prefix_len: cidr.len };
+        let address = |cidr: &Cidr| InterfaceAddress { ip: cidr.address.ip, prefix_len: cidr.len };
         Ok(self.addresses.iter().map(address).collect())
     }
 
     /// Sets VLAN, DSCP and time to live of a configuration.
     pub fn apply_to(&self, config: &mut Config) {
         config.vlan = self.vlan;
+        config.neighbors = self.neighbors();
         config.dscp = self.dscp.or(self.tos).unwrap_or(config.dscp);
         config.ttl = self.ttl.unwrap_or(config.ttl);
     }
@@ -163,87 +259,50 @@ impl NetworkArgs {
     /// Returns the routes, default routes included.
     ///
     /// # Errors
-    /// If a route is malformed or mixes address families.
-    pub fn routes(&self) -> anyhow::Result<Vec<Route>> {
-        let mut routes: Vec<Route> =
-            self.gateways.iter().map(|&via| Route::default_via(via)).collect();
+    /// If a route is malformed or mixes address families, or an address has the zone of another
+    /// link than the device.
+    pub fn routes(&self, device: &DeviceSpec) -> anyhow::Result<Vec<Route>> {
+        let given = self.addresses.iter().map(|cidr| &cidr.address);
+        let neighbors = self.neighbors.iter().map(|neighbor| &neighbor.address);
+        let gateways = self.gateways.iter().map(|router| &router.address);
+        for address in given.chain(neighbors).chain(gateways) {
+            address.check_zone(device).map_err(|error| anyhow!("{error}"))?;
+        }
+        let default = |router: &Router| match router.address.ip {
+            IpAddr::V4(_) => router.route(Ipv4Addr::UNSPECIFIED.into(), 0),
+            IpAddr::V6(_) => router.route(Ipv6Addr::UNSPECIFIED.into(), 0),
+        };
+        let mut routes: Vec<Route> = self.gateways.iter().map(default).collect();
         for words in self.routes.chunks(3) {
-            let route = parse_route(words)
+            let route = parse_route(words, device)
                 .map_err(|error| anyhow!("--route {}: {error}", words.join(" ")))?;
             routes.push(route);
         }
         Ok(routes)
     }
+
+    /// Returns the neighbors.
+    #[must_use]
+    fn neighbors(&self) -> Vec<StaticNeighbor> {
+        let neighbor = |given: &Neighbor| StaticNeighbor { ip: given.address.ip, mac: given.mac };
+        self.neighbors.iter().map(neighbor).collect()
+    }
 }
 
 /// Parses `DEST/LEN`, `via`, `HOP`.
-fn parse_route(words: &[String]) -> Result<Route, String> {
+fn parse_route(words: &[String], device: &DeviceSpec) -> Result<Route, String> {
     let form = || "give DEST/LEN via HOP, both of one family".to_owned();
     let [destination, via, gateway] = words else { return Err(form()) };
     if via != "via" {
         return Err(form());
     }
-    let (destination, gateway) = (parse_cidr(destination)?, parse_router(gateway)?);
-    if destination.address.is_ipv4() != gateway.is_ipv4() {
+    let (destination, router) = (parse_cidr(destination)?, parse_router(gateway)?);
+    let ip = destination.address.ip;
+    if ip.is_ipv4() != router.address.ip.is_ipv4() {
         return Err(form());
     }
-    Ok(Route::new(destination.address, destination.len, gateway))
-}
-
-/// A peer: an address, `198.18.0.1` or `2001:2::1`, or with a port, `198.18.0.1:4420` or
-/// `[2001:2::1]:4420`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Host {
-    /// The address.
-    pub ip: IpAddr,
-    /// The port, if given.
-    pub port: Option<u16>,
-}
-
-impl Host {
-    /// Returns the peer's socket address, with `port` unless it has its own.
-    #[must_use]
-    pub fn socket(self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.ip, self.port.unwrap_or(port))
-    }
-}
-
-impl From<SocketAddr> for Host {
-    fn from(socket: SocketAddr) -> Self {
-        Self { ip: socket.ip(), port: Some(socket.port()) }
-    }
-}
-
-impl FromStr for Host {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-        let host = match parse_ip(bare)? {
-            Some(ip) => Self { ip, port: None },
-            None => text.parse::<SocketAddr>().map(Self::from).map_err(|_| {
-                match text.split_once('%') {
-                    Some((address, _)) if address.starts_with('[') => {
-                        format!("write {address}] without a zone: --dev names the link")
-                    }
-                    _ => "give an address, such as 198.18.0.1 or [2001:2::1]:4420".to_owned(),
-                }
-            })?,
-        };
-        if host.port == Some(0) {
-            return Err("no server listens on port 0: give 1 to 65535".to_owned());
-        }
-        check_host(host.ip).map(|()| host)
-    }
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.port {
-            Some(port) => SocketAddr::new(self.ip, port).fmt(f),
-            None => self.ip.fmt(f),
-        }
-    }
+    router.address.check_zone(device)?;
+    Ok(router.route(ip, destination.len))
 }
 
 #[cfg(test)]
@@ -266,7 +325,7 @@ mod tests {
     #[test]
     fn prefix_longer_than_address_is_rejected() {
         let parsed = parse_cidr("198.18.0.1/24").unwrap();
-        assert_eq!((parsed.address.to_string().as_str(), parsed.len), ("198.18.0.1", 24));
+        assert_eq!((parsed.address.ip.to_string().as_str(), parsed.len), ("198.18.0.1", 24));
         assert!(parse_cidr("2001:2::1/64").is_ok());
         for wrong in ["", "198.18.0.1", "x/24", "1.2.3.4/", "/8", "1.2.3.4/+8", "1.2.3.4/-1"] {
             assert!(parse_cidr(wrong).unwrap_err().starts_with("give an address and"), "{wrong}");
@@ -283,7 +342,8 @@ mod tests {
     fn addresses_that_no_host_has_are_rejected() {
         for (text, reason) in [
             ("::ffff:198.18.0.1", "write the IPv4 address as 198.18.0.1"),
-            ("fe80::1%eth0", "write fe80::1 without %eth0"),
+            ("2001:2::1%eth0", "only a link-local address has a zone"),
+            ("fe80::1%", "only a link-local address has a zone"),
             ("0.0.0.0", "unspecified"),
             ("::", "unspecified"),
             ("127.0.0.1", "loopback"),
@@ -294,15 +354,13 @@ mod tests {
             ("0.1.2.3", "reserved"),
         ] {
             for error in [
-                text.parse::<Host>().unwrap_err(),
+                text.parse::<crate::host::Host>().unwrap_err(),
                 parse_router(text).unwrap_err(),
                 parse_local(&format!("{text}/32")).unwrap_err(),
             ] {
                 assert!(error.contains(reason), "{text}: {error}");
             }
         }
-        let zone = "[fe80::1%eth0]:4420".parse::<Host>().unwrap_err();
-        assert_eq!(zone, "write [fe80::1] without a zone: --dev names the link");
         for link in ["198.18.0.255/24", "198.18.0.0/24", "2001:2::/64"] {
             assert!(parse_local(link).unwrap_err().contains("whole link"), "{link}");
         }
@@ -316,11 +374,12 @@ mod tests {
         let line = "--address 198.18.0.1/24 --ip 2001:2::1/64 --gateway 198.18.0.254 \
                     --route 203.0.113.0/24 via 198.18.0.253 --vlan 7 \
                     --gateway fe80::1 --route 2001:db8::/32 via 2001:2::fe";
+        let device: DeviceSpec = "tap:tap0".parse().unwrap();
         let args = parse(line).unwrap();
         assert_eq!(args.addresses().unwrap().len(), 2);
         assert_eq!(args.vlan, Some(7));
         let routes: Vec<String> = args
-            .routes()
+            .routes(&device)
             .unwrap()
             .iter()
             .map(|route| format!("{}/{} {}", route.destination, route.prefix_len, route.via))
@@ -338,7 +397,7 @@ mod tests {
             "--route 203.0.113.0 via 198.18.0.253",
             "--route 203.0.113.0/24 via 2001:2::1",
         ] {
-            assert!(parse(wrong).unwrap().routes().is_err(), "{wrong}");
+            assert!(parse(wrong).unwrap().routes(&device).is_err(), "{wrong}");
         }
         for wrong in ["--route 203.0.113.0/24", "--vlan 0", "--vlan 4095", "--gateway x"] {
             assert!(parse(wrong).is_err(), "{wrong}");
@@ -373,20 +432,30 @@ mod tests {
     }
 
     #[test]
-    fn host_accepts_optional_port() {
-        let socket = |text: &str| text.parse::<Host>().map(|host| host.socket(7).to_string());
-        for (text, expected) in [
-            ("198.18.0.1", "198.18.0.1:7"),
-            ("198.18.0.1:80", "198.18.0.1:80"),
-            ("2001:2::1", "[2001:2::1]:7"),
-            ("[2001:2::1]", "[2001:2::1]:7"),
-            ("[2001:2::1]:80", "[2001:2::1]:80"),
+    fn routes_have_mtus_and_neighbors_hardware_addresses() {
+        let device: DeviceSpec = "tap:tap0".parse().unwrap();
+        let line = "--gateway 198.18.0.254,mtu=1400 --gateway fe80::fe%tap0 \
+                    --route 203.0.113.0/24 via 198.18.0.253,mtu=576 \
+                    --neighbor 198.18.0.2=02:00:00:00:00:02 --neighbor fe80::2%tap0=0A:b:c:d:e:f";
+        assert!(parse(line).is_err(), "two digits each");
+        let line = line.replace("0A:b:c:d:e:f", "0A:0b:0c:0d:0e:0f");
+        let args = parse(&line).unwrap();
+        let mtus: Vec<_> = args.routes(&device).unwrap().iter().map(|route| route.mtu).collect();
+        assert_eq!(mtus, [Some(1400), None, Some(576)]);
+        let macs: Vec<_> = args.neighbors().iter().map(|neighbor| neighbor.mac).collect();
+        assert_eq!(macs, [[2, 0, 0, 0, 0, 2], [10, 11, 12, 13, 14, 15]]);
+        let other = "tap:tap1".parse().unwrap();
+        let error = args.routes(&other).unwrap_err().to_string();
+        assert_eq!(error, "fe80::2%tap0 is on another link: tap:tap1 has the zone %tap1");
+        for wrong in [
+            "--gateway 198.18.0.254,mtu=575",
+            "--gateway 2001:2::fe,mtu=1279",
+            "--gateway 198.18.0.254,1400",
+            "--neighbor 198.18.0.2",
+            "--neighbor 198.18.0.2=02:00:00:00:00",
+            "--neighbor 127.0.0.1=02:00:00:00:00:02",
         ] {
-            assert_eq!(socket(text).as_deref(), Ok(expected));
-            assert_eq!(text.parse::<Host>().unwrap().socket(7).to_string(), expected);
-        }
-        for wrong in ["", "host.name", "198.18.0.1:0", "[2001:2::1", "198.18.0.1:x", "2::1:x"] {
-            assert!(socket(wrong).is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

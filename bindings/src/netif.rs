@@ -36,8 +36,16 @@ fn request(name: &str) -> io::Result<libc::ifreq> {
 /// True if the interface exists.
 #[must_use]
 pub fn exists(name: &str) -> bool {
+    index(name).is_some()
+}
+
+/// Returns the index of the interface; `None` if it does not exist.
+#[must_use]
+pub fn index(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
     // SAFETY: a NUL-terminated string that lives through the call.
-    CString::new(name).is_ok_and(|name| unsafe { libc::if_nametoindex(name.as_ptr()) } != 0)
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
 }
 
 /// Returns the name of the interface with this index.

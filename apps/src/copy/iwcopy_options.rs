@@ -8,7 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::copy::copy_message::RdmaOp;
 use crate::device::DeviceArgs;
 use crate::environment;
-use crate::network::Host;
+use crate::host::Host;
 use crate::option_values::{Checked, seconds};
 
 /// TCP port of the sink.
@@ -53,7 +53,7 @@ pub enum Command {
     },
     /// Copies a file to HOST.
     Client {
-        /// Address of the server, optionally with a port: 198.18.0.1 or `[2001:2::1]:4420`.
+        /// Address or name of the server, optionally with a port: `[2001:2::1]:4420`, db1.
         host: Host,
         /// File to copy.
         file: PathBuf,
@@ -71,7 +71,7 @@ impl Checked for IwcopyOptions {
         match &self.command {
             Command::Loop { common, .. } => common.device.check_pair(),
             Command::Server { common, .. } => common.device.check_end(None),
-            Command::Client { host, common, .. } => common.device.check_end(Some(host.ip)),
+            Command::Client { host, common, .. } => common.device.check_end(Some(host)),
         }
     }
 }

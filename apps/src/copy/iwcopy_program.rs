@@ -45,7 +45,7 @@ pub fn program(options: &IwcopyOptions) -> anyhow::Result<()> {
         Command::Client { host, file, by, common } => {
             common.device.pin_single()?;
             let context = common.device.open(Demand::connections(1))?;
-            let remote = host.socket(common.port);
+            let remote = host.socket(context.config(), common.port)?;
             let mut source = Source::new(&context, remote, file, *by, common.timeout)?;
             run(&mut source)?;
             print_result(&context, &source, *by)

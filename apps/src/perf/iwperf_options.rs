@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
 use crate::environment;
+use crate::host::Host;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
-use crate::network::Host;
 use crate::option_values::{Checked, bytes, seconds};
 use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_EVENTS, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER,
@@ -112,7 +112,7 @@ impl Checked for IwperfOptions {
             Command::Client(command) => {
                 let (test, args) = command.test();
                 args.test_args.check(test)?;
-                args.device.check_end(Some(args.host.ip))
+                args.device.check_end(Some(&args.host))
             }
         }
     }
@@ -155,7 +155,7 @@ pub struct ServerArgs {
 /// Options of a client.
 #[derive(Clone, Debug, Args)]
 pub struct ClientArgs {
-    /// Address of the server, optionally with a port: 198.18.0.1 or `[2001:2::1]:4420`.
+    /// Address or name of the server, optionally with a port: `[2001:2::1]:4420`, db1.
     pub host: Host,
     /// TCP port of the server.
     #[arg(short, long, default_value_t = PORT)]

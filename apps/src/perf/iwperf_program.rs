@@ -71,7 +71,7 @@ fn run_client(test: Test, args: &ClientArgs) -> anyhow::Result<()> {
     run_and_report(environment, test, &args.device, &args.test_args, |environment, figures| {
         let (context, cores) = args.device.open_end(args.test_args.shards, demand_of(args))?;
         environment.cores.clone_from(&cores);
-        let remote = args.host.socket(args.port);
+        let remote = args.host.socket(context.config(), args.port)?;
         let outcome = measure(&context, None, remote, args, test, &cores, figures);
         environment.add_context(&context);
         outcome

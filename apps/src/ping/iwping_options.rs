@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::device::DeviceArgs;
 use crate::environment;
+use crate::host::Host;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
-use crate::network::Host;
 use crate::option_values::{Checked, count, seconds};
 use crate::ping::advert::{SIZE_MAX, SIZE_MIN};
 use crate::shard_options::ShardArgs;
@@ -52,7 +52,7 @@ pub enum Command {
     },
     /// Pings HOST.
     Client {
-        /// Address of the server, optionally with a port: 198.18.0.1 or `[2001:2::1]:4420`.
+        /// Address or name of the server, optionally with a port: `[2001:2::1]:4420`, db1.
         host: Host,
         /// Common options.
         #[command(flatten)]
@@ -81,7 +81,7 @@ impl Checked for IwpingOptions {
             Command::Server { common, .. } => common.device.check_end(None),
             Command::Client { host, common, rounds: args } => {
                 rounds(common, args)?;
-                common.device.check_end(Some(host.ip))
+                common.device.check_end(Some(host))
             }
             Command::Loop { common, rounds: args } => {
                 rounds(common, args)?;
@@ -179,7 +179,7 @@ mod tests {
                 ..
             }
         ));
-        for wrong in ["loop -S 1", "loop -S 65536", "loop -C 0", "client", "client host.name"] {
+        for wrong in ["loop -S 1", "loop -S 65536", "loop -C 0", "client", "client host/name"] {
             let words = ["iwping"].into_iter().chain(wrong.split(' '));
             assert!(IwpingOptions::try_parse_from(words).is_err(), "{wrong}");
         }

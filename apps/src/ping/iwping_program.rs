@@ -1,9 +1,11 @@
 //! Main program of iwping.
 
+use std::net::SocketAddr;
+
 use ferrowarp::Context;
 
 use crate::device::Demand;
-use crate::network::Host;
+use crate::host::Host;
 use crate::output;
 use crate::ping::iwping_options::{Command, CommonArgs, IwpingOptions, PingArgs};
 use crate::ping::ping_client::PingClient;
@@ -41,7 +43,7 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
             let context = common.device.open(Demand::connections(1))?;
             let count = rounds.count.unwrap_or(u64::MAX);
             print_clock(&context, common);
-            let mut client = client(&context, *host, common, rounds, count)?;
+            let mut client = client(&context, host, common, rounds, count)?;
             let outcome = run(&mut client);
             summarize(&client, rounds);
             outcome
@@ -52,8 +54,8 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
             print_clock(&left, common);
             let mut server = server(&right, common, None)?.remove(0);
             let count = rounds.count.unwrap_or(LOOP_COUNT);
-            let host = Host { ip: common.device.loop_server(), port: None };
-            let mut client = client(&left, host, common, rounds, count)?;
+            let host = SocketAddr::new(common.device.loop_server(), common.port).into();
+            let mut client = client(&left, &host, common, rounds, count)?;
             let outcome = run_both(&mut client, &mut server, placement);
             summarize(&client, rounds);
             outcome
@@ -72,12 +74,12 @@ fn server(
 
 fn client(
     context: &Context,
-    host: Host,
+    host: &Host,
     common: &CommonArgs,
     rounds: &PingArgs,
     count: u64,
 ) -> anyhow::Result<PingClient> {
-    let remote = host.socket(common.port);
+    let remote = host.socket(context.config(), common.port)?;
     PingClient::new(context, remote, common, rounds, count)
 }
 

@@ -328,14 +328,18 @@ fn values_that_cannot_work_are_refused_at_the_start() {
         ("224.0.0.1/24", "multicast"),
         ("0.0.0.0/0", "unspecified"),
         ("198.18.0.1/33", "too long"),
-        ("fe80::1%eth0/64", "without %eth0"),
+        ("fe80::1%eth0/64", "tap:x0 has the zone %x0"),
+        ("2001:2::1%x0/64", "only a link-local address has a zone"),
     ];
     let peers = [
         ("198.18.0.1", "address of this end"),
         ("198.18.0.255", "cannot be reached"),
         ("198.18.1.1", "cannot be reached"),
         ("2001:2::1", "cannot be reached"),
-        ("fe80::1%eth0", "without %eth0"),
+        ("fe80::1%eth0", "cannot be reached"),
+        ("2001:2::1%x0", "only a link-local address has a zone"),
+        ("localhost", "no host on a link has such an address"),
+        ("host/name", "give an address or a host name"),
         ("198.18.0.2:0", "port 0"),
     ];
     let mut lines = vec![
@@ -347,6 +351,12 @@ fn values_that_cannot_work_are_refused_at_the_start() {
         (format!("{iwping} --gateway 198.18.1.1"), "198.18.1.1 is not another host"),
         (format!("{iwping} --gateway 198.18.0.255"), "is not another host"),
         (format!("{iwping} --gateway 127.0.0.1"), "loopback"),
+        (format!("{iwping} --gateway 198.18.0.2,mtu=500"), "give 576 or more"),
+        (format!("{iwping} --gateway fe80::2%x1"), "tap:x0 has the zone %x0"),
+        (format!("{iwping} --neighbor 198.18.0.2=ff:ff:ff:ff:ff:ff"), "give a unicast one"),
+        (format!("{iwping} --neighbor 198.18.0.2=02"), "198.18.0.2=02:00:00:00:00:02"),
+        (format!("{iwping} --neighbor 198.18.0.1=02:00:00:00:00:02"), "is not another host"),
+        (format!("{iwping} --neighbor 198.18.1.2=02:00:00:00:00:02"), "is not another host"),
         (format!("{iwping} --route 224.0.0.0/4 via 198.18.0.2"), "224.0.0.0"),
         (format!("{iwping} --route 198.19.0.0/16 via ff02::1"), "multicast"),
         ("iwperf server --dev ring --ip 198.18.0.1/24".to_owned(), "use loop"),

@@ -102,9 +102,9 @@ pub struct Config {
     /// [`MTU_MIN`]: crate::device::MTU_MIN
     /// [`MTU_MAX`]: crate::device::MTU_MAX
     pub mtu: u16,
-    /// Maximum IP packet length in bytes between the context's own addresses, within the same limits.
-    /// It may exceed `mtu`: such packets stay in memory. All buffers for frames to be sent are then
-    /// as long. `None`: `mtu`.
+    /// Maximum IP packet length in bytes between the context's own addresses, within the same
+    /// limits. It may exceed `mtu`: such packets stay in memory. All buffers for frames to be sent
+    /// are then as long. `None`: `mtu`.
     pub hairpin_mtu: Option<u16>,
     /// Computation and check of TCP and IPv4 checksums. `None`: disabled on `ring`, whose peer is
     /// in the same memory; left to a NIC as far as it offers that; in software elsewhere.
@@ -285,8 +285,8 @@ impl Config {
         virtual_time: Option<Duration>,
     }
 
-    /// Checks the shards, numbers, addresses, routes, neighbors and VLAN, as opening a context does before
-    /// anything else.
+    /// Checks the shards, numbers, addresses, routes, neighbors and VLAN, as opening a context does
+    /// before anything else.
     ///
     /// # Errors
     /// [`OpenError`] for values that cannot work together.

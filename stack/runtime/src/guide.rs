@@ -140,11 +140,11 @@
 //! # }
 //! ```
 //!
-//! A context connects to its own addresses as well: two queue pairs of it are then both ends. Their
-//! frames stay in memory, whatever the device, and may be longer than those of the port
-//! ([`Config::hairpin_mtu`]). [`Config::route`] and [`Route::mtu`] lead to other links and limit the
-//! packets there. [`Config::neighbor`] gives the hardware address of a neighbor that does not answer
-//! ARP.
+//! A context connects to its own addresses as well: two of its queue pairs are then both ends.
+//! Their frames stay in memory, whatever the device, and may be longer than the port's
+//! ([`Config::hairpin_mtu`]). [`Config::route`] leads to other links and [`Route::mtu`] limits the
+//! packets there. [`Config::neighbor`] gives the hardware address of a neighbor that does not
+//! answer ARP.
 //!
 //! # Completion
 //!

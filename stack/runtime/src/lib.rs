@@ -20,10 +20,8 @@
 //! | Part | Types |
 //! |---|---|
 //! | Context | [`Context`], [`Config`], [`DriveMode`], [`Limits`], [`ShardHandle`] |
-//! | Network | [`InterfaceAddress`], [`Route`], [`TcpSettings`]; module [`device`] |
+//! | Network | [`InterfaceAddress`], [`Route`], [`StaticNeighbor`], [`TcpSettings`]; [`device`] |
 //! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`OwnedMr`], [`SharedMr`], [`Mw`], [`Access`] |
-//! | Network | [`InterfaceAddress`], [`Route`], [`StaticNeighbor`], [`TcpSettings`]; module [`device`] |
-//! | Memory | [`Pd`], [`Buffer`], [`Mr`], [`Mw`], [`Access`], [`RemoteMr`], [`RemoteAddr`] |
 //! | Queues | [`Cq`], [`Qp`], [`Srq`], [`CqOptions`], [`QpOptions`], [`SrqOptions`] |
 //! | Requests | [`Post`], [`SendRequest`], [`Sge`], [`WqePayload`], [`AtomicOp`], [`Bind`] |
 //! | Completions | [`Wc`], [`WcStatus`], [`WcOpcode`], [`CompChannel`], [`Notify`], [`Spinner`] |

@@ -46,6 +46,7 @@
 //! | `ibv_query_device` | `context.config()` has the limits |
 //! | `ibv_query_port` | `context.link_is_up()`, `context.capabilities().mtu` |
 //! | loopback, to an address of the device | `qp.connect` to it; [`Config::hairpin_mtu`] |
+//! | `sin6_scope_id` | that of the device's interface, or 0 |
 //! | `ip neigh add`, `ip route add ... mtu` | [`Config::neighbor`], [`Route::mtu`] |
 //! | `ibv_close_device` | `context.close()` |
 //! | `ibv_alloc_pd` | `context.alloc_pd()` |

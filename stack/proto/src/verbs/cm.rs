@@ -174,10 +174,13 @@ pub enum CmError {
              configuration, or close some"
     )]
     TooManyConnections,
-    /// No route to the address, no local address of its family, or it is not the address of another
-    /// host.
+    /// No route to the address, no local address of its family, or it is not the address of a host;
+    /// or it is a local address, and the device returns no frames.
     #[error("no route leads to that address from this device's addresses")]
     Unreachable,
+    /// The address has the scope ID of another link. A device is one link.
+    #[error("scope ID {0} is not that of the device's interface: give that, or 0")]
+    OtherZone(u32),
     /// The address to listen on, or to connect from, is not a local address.
     #[error("the local address is not one of this device: give one of its configuration, or none")]
     NotLocal,

@@ -7,12 +7,14 @@ mod open_listeners;
 mod shards;
 mod unbound_qps;
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 use ferrowarp_proto::ended::Ended;
+use ferrowarp_proto::verbs::cm::CmError;
 
 use crate::clock::{Clock, ClockInfo};
 use crate::config::{Config, DriveMode};
@@ -321,6 +323,18 @@ impl ContextInner {
 
     pub(crate) const fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Fails if an address has the scope ID of another link than the device.
+    pub(crate) fn check_zone(&self, remote: SocketAddr) -> Result<(), CmError> {
+        let scope_id = match remote {
+            SocketAddr::V6(remote) => remote.scope_id(),
+            SocketAddr::V4(_) => 0,
+        };
+        if scope_id == 0 || self.config.device.interface_index() == Some(scope_id) {
+            return Ok(());
+        }
+        Err(CmError::OtherZone(scope_id))
     }
 
     /// Locks the set of listeners.

@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use dpdk_sys::Bus;
+use dpdk_sys::{Bus, netif};
 
 use crate::device::device_error::DeviceError;
 use crate::device::host_spec::HostPort;
@@ -94,6 +94,24 @@ pub enum DeviceSpec {
 }
 
 impl DeviceSpec {
+    /// Returns the name of the kernel's interface that the device is, or is the link partner of:
+    /// the zone of its link-local addresses (RFC 4007). `None` if there is none.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Tap { name } => Some(name),
+            Self::AfPacket { interface } | Self::AfXdp { interface } => Some(interface),
+            _ => None,
+        }
+    }
+
+    /// Returns the index of that interface: the scope ID of its zone. `None` if there is none, or
+    /// it does not exist yet.
+    #[must_use]
+    pub fn interface_index(&self) -> Option<u32> {
+        netif::index(self.interface()?)
+    }
+
     /// True if opening yields two connected devices instead of one.
     #[must_use]
     pub fn is_pair(&self) -> bool {

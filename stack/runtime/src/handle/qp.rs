@@ -302,18 +302,23 @@ impl Qp {
     /// the queue pair: N round trips on average instead of one. The peer's TCP sees the others
     /// reset; its application does not see them.
     ///
+    /// An own address of the context is possible, too. A scope ID in the address has to be that of
+    /// the device's interface ([`DeviceSpec::interface_index`]), or 0.
+    ///
     /// The attempt lasts 10 s at most, or [`ConnParam::connect_timeout`]. It may fail with
     /// [`ConnectError`]: `Refused` by a reset, `Unreachable` if nobody answers ARP or neighbor
     /// discovery or by an ICMP error, `LinkDown`, `Rejected` by the peer's application, `TimedOut`.
     ///
     /// # Errors
-    /// [`CmError`]; nothing was sent. `Unreachable` if no route leads to the address; `NotLocal`,
+    /// [`CmError`]; nothing was sent. `Unreachable` if no route leads to the address; `OtherZone`
+    /// if the scope ID is another; `NotLocal`,
     /// `PortInUse` and `ConnectionExists` for the local address and port of `param`; `RemotePort`
     /// for port 0; `TooShort` and `OutOfRange`; `NoResources` if no local port is free for that
     /// peer; `TooManyConnections`; `WrongState` if it is connected; `CqOverrun` if one of its
     /// completion queues has overrun; `Ended`.
     ///
     /// [`ConnectError`]: crate::ConnectError
+    /// [`DeviceSpec::interface_index`]: crate::device::DeviceSpec::interface_index
     #[doc(alias = "rdma_connect")]
     #[doc(alias = "rdma_resolve_addr")]
     #[doc(alias = "rdma_resolve_route")]
@@ -321,6 +326,7 @@ impl Qp {
         if self.overrun_cq().is_some() {
             return Err(CmError::CqOverrun);
         }
+        self.context().check_zone(remote)?;
         self.bind_to_any()?;
         let connected = self.control(|engine, now, qp| engine.connect(now, qp, remote, &param));
         connected.map_err(|error| self.name_overrun(error))

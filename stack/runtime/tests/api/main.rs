@@ -30,6 +30,7 @@ mod hairpin;
 mod host_port;
 mod idle_threads;
 mod lifecycle;
+mod link_local;
 mod link_state;
 mod listeners;
 mod memory;
