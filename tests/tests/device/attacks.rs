@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ferrowarp::Context;
 use ferrowarp::stats::Usage;
+use ferrowarp::{Context, Keepalive};
 use ferrowarp_tests::{netns, skip, test_name};
 
 pub(crate) mod host;
@@ -109,8 +109,7 @@ table! {
 impl Case {
     fn run(&self) {
         let running = Running::new(INTERFACE, |config| {
-            config.tcp.keepalive = Some(PROBE);
-            config.tcp.keepalive_interval = PROBE;
+            config.tcp.keepalive = Some(Keepalive::new(PROBE, PROBE, 9));
             config.tcp.user_timeout = USER_TIMEOUT;
         });
         let alone = server::client().expect("served without an attack");
