@@ -47,7 +47,8 @@ const ENDS: [(&str, &str); 2] =
 
 /// Prefixes of functions that count for their caller: those of the C library, and the routines
 /// that access registered memory.
-const MEMORY_FUNCTIONS: [&str; 6] = ["mem", "__mem", "bcmp", "__bcmp", "_mem", "ferrowarp_"];
+const MEMORY_FUNCTIONS: [&str; 7] =
+    ["mem", "__mem", "bcmp", "__bcmp", "_mem", "ferrowarp_copy_", "ferrowarp_place"];
 
 /// Instruction counts of a run, or their means per message.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -116,6 +116,11 @@ impl Pd {
     /// are connected or requests that name them are outstanding: they change at any moment. Nor may
     /// one be used across a call of a method of the region that copies to or from it, or be passed
     /// to one: `region.read(0, &mut the_registered_bytes)` is undefined.
+    ///
+    /// Where page faults are caught ([`Config::catch_page_faults`]) the bytes may be unmapped or
+    /// protected, as long as nothing else comes to lie there: peers would read and write that.
+    ///
+    /// [`Config::catch_page_faults`]: crate::Config::catch_page_faults
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_raw(
         &self,

@@ -36,7 +36,7 @@ impl Requester {
             return LastSegments::default();
         }
         let mut source = LastRegion::NONE;
-        let (mut built, mut offset) = (LastSegments::default(), self.offset);
+        let (mut count, mut page_fault, mut offset) = (0, false, self.offset);
         let mut begin = |wqe: &Wqe<'_>, offset: u64, len: usize| {
             let (out, body) = buffer(TAGGED_LEN + len)?.split_first_chunk_mut::<TAGGED_LEN>()?;
             let header = segment::write_header(version, offset, wqe.stag(), wqe.remote());
@@ -47,7 +47,7 @@ impl Requester {
             header.emit(version, out);
             Some(body)
         };
-        while let Some(entry) = self.entries.unbuilt_after_mut(built.count) {
+        while let Some(entry) = self.entries.unbuilt_after_mut(count) {
             // Of the first request the rest, of the others all.
             let Ok(len) = usize::try_from(u64::from(entry.len) - offset) else { break };
             if entry.progress != Progress::Queued {
@@ -64,7 +64,7 @@ impl Requester {
                 let Some(range) = range else { break };
                 let Some(body) = begin(&wqe, offset, len) else { break };
                 if memory.fetch(range, body).is_err() {
-                    built.page_fault = true;
+                    page_fault = true;
                     break;
                 }
             } else {
@@ -78,11 +78,11 @@ impl Requester {
             }
             entry.progress = Progress::Built;
             offset = 0;
-            built.count += 1;
+            count += 1;
         }
         self.offset = offset;
-        self.entries.next_to_build += built.count;
-        built
+        self.entries.next_to_build += count;
+        LastSegments { count, page_fault }
     }
 
     /// Builds the next requests, of the first one the rest, as long as each is a Send without a
@@ -100,8 +100,8 @@ impl Requester {
             return LastSegments::default();
         }
         let mut source = LastRegion::NONE;
-        let mut built = LastSegments::default();
-        while let Some(entry) = self.entries.unbuilt_after_mut(built.count) {
+        let (mut count, mut page_fault) = (0, false);
+        while let Some(entry) = self.entries.unbuilt_after_mut(count) {
             // Of the first request the rest, of the others all.
             let Ok(len) = usize::try_from(u64::from(entry.len) - self.offset) else { break };
             if entry.progress != Progress::Queued || !entry.control.is_plain_send() || len == 0 {
@@ -121,7 +121,7 @@ impl Requester {
             let header_of = segment::send_header(version, &wqe, self.offset, self.send_msn.0);
             Untagged { last: true, ..header_of }.emit(version, header);
             if memory.fetch(range, body).is_err() {
-                built.page_fault = true;
+                page_fault = true;
                 break;
             }
             entry.progress = Progress::Built;
@@ -129,10 +129,10 @@ impl Requester {
             // req: DDP-081, DDP-083, RDMAP-021
             self.send_msn += 1;
             self.offset = 0;
-            built.count += 1;
+            count += 1;
         }
-        self.entries.next_to_build += built.count;
-        built
+        self.entries.next_to_build += count;
+        LastSegments { count, page_fault }
     }
 }
 
