@@ -347,8 +347,15 @@ pub enum MemoryError {
          REMOTE_READ and WINDOW_BIND, or use `register_owned`"
     )]
     ReadOnly,
-    /// The queue pair is of another protection domain or context.
-    #[error("the queue pair is of another protection domain or context: use one of the same")]
+    /// A memory window is bound to the region (verbs: `EBUSY`).
+    #[error("a memory window is bound to the region: invalidate it, or revoke it, first")]
+    WindowsBound,
+    /// The queue pair is of another protection domain or context, or the domain is of another
+    /// context.
+    #[error(
+        "the queue pair or the protection domain does not belong to this one: use one of the same \
+         context, and for a region of one queue pair the same domain"
+    )]
     Foreign,
     /// The context does nothing any more.
     #[error(transparent)]

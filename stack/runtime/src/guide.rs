@@ -17,11 +17,12 @@
 //! [`Pd::register_shared`] takes bytes that nobody writes, such as an `Arc<[u8]>`: peers read them
 //! while you do. [`Pd::register_raw`] takes an address.
 //!
-//! A memory window ([`Mw`]) lends a part of a region for a while, to one peer or to all of the
-//! domain ([`MwType`]). Addresses in requests are those
-//! in memory, unless you choose others: [`MrOptions::iova`], or offsets by
-//! [`MrOptions::zero_based`]. [`Mr::pread`] reads a file straight into a region, and
-//! [`Region::pwrite`] writes one. [`Mr::as_mut_ptr`] is for other system calls.
+//! A memory window ([`Mw`]) lends a part of a region for a while, to one peer or to all peers of
+//! the domain ([`MwType`]). Addresses in requests are those in memory, unless you choose others
+//! ([`MrOptions::iova`]) or offsets ([`MrOptions::zero_based`]). [`Mr::pread`] reads a file
+//! straight into a region, and [`Region::pwrite`] writes one. [`Mr::as_mut_ptr`] is for other
+//! system calls. [`Mr::reregister`] gives a region other rights, another domain or other memory,
+//! and a new STag.
 //!
 //! ```
 //! # use std::time::Duration;

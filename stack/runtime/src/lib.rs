@@ -251,7 +251,7 @@ pub use self::{
         cq::{Cq, CqOptions},
         event_channel::EventChannel,
         listener::{ConnRequest, Listener},
-        mr::{Mr, MrOptions, OwnedMr, Region, RemoteAddr, RemoteMr, SharedMr},
+        mr::{Mr, MrOptions, OwnedMr, Region, RemoteAddr, RemoteMr, ReregOptions, SharedMr},
         mw::Mw,
         pd::Pd,
         qp::{Post, PostRefused, Qp, QpOptions, SendRequest},

@@ -59,6 +59,9 @@
 //! | `IBV_ACCESS_ZERO_BASED` | `MrOptions::new(Access::REMOTE_READ).zero_based()` |
 //! | `EFAULT` | `MemoryError::NotMapped { .. }` |
 //! | `ibv_rereg_mr` with new access rights | `mr.enable(Access::REMOTE_READ)` |
+//! | the same, with a new domain | `mr.reregister(&ReregOptions::new().pd(&pd))?` |
+//! | the same, with new memory | `mr.reregister_buffer(buffer, &ReregOptions::new())?` |
+//! | `EBUSY` | `MemoryError::WindowsBound` |
 //! | `ibv_dereg_mr` | `mr.deregister()` returns the buffer |
 //! | `mr->lkey`, `mr->rkey` | `mr.lkey()`, `mr.rkey()`; `mr.remote()` for the peer |
 //! | `mr->addr`, `mr->length` | `mr.as_mut_ptr()`, `mr.len()` |
@@ -86,6 +89,12 @@
 //! assert_eq!((mr.as_mut_ptr().addr() as u64, mr.len()), (mr.addr(), 4096));
 //! mr.pread(&file, 0, 4096, 0)?;
 //! mr.enable(Access::REMOTE_READ);
+//! if let Err(MemoryError::WindowsBound) = mr.reregister(&ReregOptions::new()) {
+//!     println!("invalidate or revoke the windows first");
+//! }
+//! mr.reregister(&ReregOptions::new().pd(&pd))?;
+//! let buffer = context.allocate(8192)?;
+//! let previous = mr.reregister_buffer(buffer, &ReregOptions::new())?;
 //! let mut mw = pd.allocate_window()?;
 //! let bind = mw.bind(&mr, 0, 64, Access::REMOTE_READ, false);
 //! let [.., key] = mw.rkey().wrapping_add(1).to_be_bytes();
@@ -97,7 +106,7 @@
 //! let buffer = mr.deregister();
 //! drop(pd);
 //! context.close();
-//! # let _ = (for_the_peer, bind, buffer, at_0);
+//! # let _ = (for_the_peer, bind, buffer, at_0, previous);
 //! # Ok(())
 //! # }
 //! # fn owned(pd: &Pd, vec: Vec<u8>, arc: std::sync::Arc<[u8]>) -> Result<(), MemoryError> {

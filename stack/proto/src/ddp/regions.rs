@@ -9,7 +9,7 @@ mod slot;
 mod windows;
 
 use self::allocator::{Occupant, StagAllocator};
-use self::slot::{AtomicU64, EVER_BOUND, Mutex, MutexGuard, Ordering, Owner, Slot};
+use self::slot::{AtomicU64, EVER_BOUND, Mutex, MutexGuard, Ordering, Owner, Slot, State};
 use crate::ddp::access::Access;
 use crate::ddp::memory::{MemoryFault, MemoryRange};
 
@@ -52,6 +52,16 @@ pub enum RegisterError {
     Wrap,
 }
 
+impl Registration {
+    /// Checks the range.
+    ///
+    /// # Errors
+    /// [`RegisterError::Wrap`].
+    pub fn check(&self) -> Result<(), RegisterError> {
+        self.base.checked_add(self.len).map(drop).ok_or(RegisterError::Wrap)
+    }
+}
+
 /// All regions and windows of a context. A lookup is a mask and a comparison, without a lock.
 pub struct RegionTable {
     slots: Box<[Slot]>,
@@ -89,12 +99,16 @@ impl RegionTable {
     /// [`RegisterError`].
     // req: DDP-196, DDP-208, RDMAP-279, RDMAP-283, RDMAP-284
     pub fn register(&self, registration: &Registration) -> Result<Stag, RegisterError> {
-        if registration.base.checked_add(registration.len).is_none() {
-            return Err(RegisterError::Wrap);
-        }
+        registration.check()?;
         let stag = self.alloc_stag()?;
         let slot = self.slot(stag);
         let claimed = slot.claim().expect("a free slot is never valid");
+        Self::publish_region(slot, claimed, stag, registration);
+        Ok(stag)
+    }
+
+    /// Makes a region of a claimed slot.
+    fn publish_region(slot: &Slot, claimed: State, stag: Stag, registration: &Registration) {
         // req: DDP-192, DDP-198, RDMAP-325, RDMAP-326
         let owner = Owner::new(registration.pd, registration.access, registration.stream.is_some());
         slot.set_owner(owner, registration.stream.unwrap_or(StreamId::NONE));
@@ -103,7 +117,6 @@ impl RegionTable {
         slot.bound_windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
         slot.occupant.store(Occupant::region(stag).0, Ordering::Release);
         slot.publish(claimed, stag);
-        Ok(stag)
     }
 
     /// Invalidates the STag for every later lookup, from any stream. The slot stays in use until
@@ -115,24 +128,20 @@ impl RegionTable {
         slot.valid_state(stag).is_some_and(|state| self.invalidate_slot(slot, state))
     }
 
-    /// Makes an invalidated region valid again with these rights, under a new STag of the same slot
-    /// that cannot be predicted from the previous one; the previous STag stays invalid. The caller
-    /// guarantees that no lookup begun before the invalidation is still using the region. `None` if
-    /// `stag` is not a region, or is valid.
+    /// Makes an invalidated region valid again with these attributes, under a new STag of the same
+    /// slot that cannot be predicted from the previous one; the previous STag stays invalid. The
+    /// caller guarantees that no lookup begun before the invalidation is still using the region.
+    /// `None` if `stag` is not a region, or is valid, or if the range fails
+    /// [`Registration::check`].
     // req: RDMAP-280, RDMAP-283, RDMAP-323
-    pub fn enable(&self, stag: Stag, access: Access) -> Option<Stag> {
+    pub fn reregister(&self, stag: Stag, registration: &Registration) -> Option<Stag> {
         let slot = self.slot(stag);
-        if slot.occupant() != Occupant::region(stag) {
+        if slot.occupant() != Occupant::region(stag) || registration.check().is_err() {
             return None;
         }
         let claimed = slot.claim()?;
         let next = self.lock().retag(stag, self.index_mask);
-        let owner = slot.owner();
-        let owner = Owner::new(owner.pd(), access, owner.is_qp_bound());
-        slot.owner.store(owner.0, Ordering::Relaxed);
-        slot.bound_windows.fetch_and(!EVER_BOUND, Ordering::Relaxed);
-        slot.occupant.store(Occupant::region(next).0, Ordering::Release);
-        slot.publish(claimed, next);
+        Self::publish_region(slot, claimed, next, registration);
         Some(next)
     }
 

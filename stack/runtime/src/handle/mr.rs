@@ -14,7 +14,7 @@ use ferrowarp_proto::ddp::atomic::{ATOMIC_LEN, AtomicOp};
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::{AccessScope, Stag};
 
-pub use self::mr_options::MrOptions;
+pub use self::mr_options::{MrOptions, ReregOptions};
 pub use self::owned::{OwnedMr, SharedMr};
 pub use self::region::Region;
 pub use self::remote::{RemoteAddr, RemoteMr};
@@ -111,7 +111,7 @@ impl Pd {
     ///
     /// # Safety
     /// Until the region is dropped (forever, if it is leaked) the bytes must stay mapped and
-    /// readable; and writable, if the options grant any right to write or a method of the region
+    /// readable; and writable, if the region is ever granted a right to write, or a method of it
     /// that writes is called. No Rust reference to them may be used while peers with access to them
     /// are connected or requests that name them are outstanding: they change at any moment. Nor may
     /// one be used across a call of a method of the region that copies to or from it, or be passed
@@ -250,9 +250,66 @@ impl Mr {
     /// # Panics
     /// Never: a region can be enabled as long as it exists.
     // req: RDMAP-007, RDMAP-280
-    #[doc(alias = "ibv_rereg_mr")]
     pub fn enable(&mut self, access: Access) -> Stag {
         self.region.enable(access)
+    }
+
+    /// Registers the region again, with other rights, another protection domain or other addresses
+    /// in requests. It has a new STag from now on, as after [`Mr::enable`]; advertise it again.
+    ///
+    /// The region is revoked first. A request that names the old STag and was not executed yet
+    /// completes with [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and its
+    /// connection ends, as does that of a peer which uses the old STag. So call this when the
+    /// requests that name the region have completed.
+    ///
+    /// # Errors
+    /// [`MemoryError::WindowsBound`] if a window is bound to the region (`EBUSY` of verbs; a queued
+    /// request to bind one fails later); [`MemoryError::Foreign`] if the domain is of another
+    /// context, or the region is that of one queue pair; [`MemoryError::Register`] if `iova` is too
+    /// high; [`MemoryError::Limit`]; [`MemoryError::Ended`] in a child made by `fork`. If it fails,
+    /// the region is as before and the STag stays valid.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn reregister(&mut self, options: &ReregOptions<'_>) -> Result<Stag, MemoryError> {
+        self.region.reregister(None, options)
+    }
+
+    /// As [`Mr::reregister`], with another buffer. Returns the previous one; `None` if that memory
+    /// was the caller's.
+    ///
+    /// # Errors
+    /// As [`Mr::reregister`]; they return the new buffer.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
+    pub fn reregister_buffer(
+        &mut self,
+        buffer: Buffer,
+        options: &ReregOptions<'_>,
+    ) -> Result<Option<Buffer>, RegisterRefused> {
+        match self.region.reregister(Some(buffer.span()), options) {
+            Ok(_) => Ok(self.buffer.replace(buffer)),
+            Err(error) => Err(RegisterRefused { error, buffer }),
+        }
+    }
+
+    /// As [`Mr::reregister_buffer`], with arbitrary memory.
+    ///
+    /// # Errors
+    /// As [`Mr::reregister`]; [`MemoryError::NotMapped`].
+    ///
+    /// # Safety
+    /// As for [`Pd::register_raw`], from now on. The previous memory is free once this has returned
+    /// without an error.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
+    pub unsafe fn reregister_raw(
+        &mut self,
+        start: *mut u8,
+        len: usize,
+        options: &ReregOptions<'_>,
+    ) -> Result<Option<Buffer>, MemoryError> {
+        check_mapped(start, len)?;
+        // SAFETY: the caller guarantees what `Span::new` requires.
+        let span = unsafe { Span::new(start, len) };
+        self.region.reregister(Some(span), options)?;
+        Ok(self.buffer.take())
     }
 
     /// Deregisters and returns the buffer; `None` if the memory is the caller's.

@@ -45,6 +45,7 @@ mod qp_attrs;
 mod raw_memory;
 mod registration;
 mod request_sizes;
+mod reregistration;
 mod settings;
 mod shard_overrun;
 mod shard_panic;

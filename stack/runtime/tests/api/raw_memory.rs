@@ -1,6 +1,6 @@
 //! Memory of the program that it registers by address.
 
-use ferrowarp::{Access, DriveMode, MemoryError, Mr, MrOptions, Pd, WcStatus};
+use ferrowarp::{Access, DriveMode, MemoryError, Mr, MrOptions, Pd, ReregOptions, WcStatus};
 
 use crate::support::*;
 
@@ -87,4 +87,31 @@ fn empty_region_is_registered_and_grants_nothing() {
     let top = MrOptions::new(Access::ALL).iova(u64::MAX);
     let at_top = register(&right.pd, std::ptr::null_mut(), 0, top).unwrap();
     assert_eq!((at_top.iova(), at_top.sge(0, 0).addr), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn region_moves_to_other_memory_and_back() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let (a, _b) = connect(&left, &right);
+    let sink = left.mr(64, Access::ALL);
+    let mut region = right.mr(64, Access::REMOTE_READ);
+    let memory = Box::into_raw(Box::new([5_u8; 100]));
+    let old = region.remote();
+    let options = ReregOptions::new();
+    // SAFETY: as in `register`.
+    let none = unsafe { region.reregister_raw(std::ptr::null_mut(), 1, &options) };
+    assert!(matches!(none, Err(MemoryError::NotMapped { .. })));
+    assert_eq!(region.remote(), old, "nothing has changed");
+    // SAFETY: as in `register`.
+    let buffer = unsafe { region.reregister_raw(memory.cast(), 100, &options) }.unwrap().unwrap();
+    assert_eq!((buffer.len(), region.len(), region.iova()), (64, 100, memory.addr() as u64));
+    read(&a, 1, sink.sge(0, 8), &region, 92).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
+    assert_eq!(&contents(&sink)[..8], &[5; 8]);
+    assert!(region.reregister_buffer(buffer, &options).unwrap().is_none());
+    // SAFETY: the pointer is that of the box, and no region has the bytes any more.
+    drop(unsafe { Box::from_raw(memory) });
+    read(&a, 1, sink.sge(0, 8), &region, 56).unwrap();
+    assert_eq!(left.completions(&right, 1)[0].status, WcStatus::Success);
+    assert_eq!(&contents(&sink)[..8], &[0; 8]);
 }

@@ -119,16 +119,40 @@ fn invalidated_stag_is_unusable_and_its_slot_is_reused() {
 fn enabled_region_has_new_rights_and_new_stag() {
     let table = RegionTable::new(2, 9);
     let first = table.register(&REGION).unwrap();
-    assert_eq!(table.enable(first, Access::ALL), None, "it is valid");
+    assert_eq!(table.reregister(first, &REGION), None, "it is valid");
     table.invalidate(first);
-    let second = table.enable(first, Access::REMOTE_READ).unwrap();
+    let only_read = Registration { access: Access::REMOTE_READ, ..REGION };
+    let second = table.reregister(first, &only_read).unwrap();
     assert!(try_write(&table, first, SCOPE).is_err());
     assert_eq!(try_write(&table, second, SCOPE), Err(MemoryFault::AccessRights));
     assert!(table.resolve(second, SCOPE, Access::REMOTE_READ, 0x1000, 1).is_ok());
     table.invalidate(second);
-    assert_eq!(table.enable(first, Access::ALL), None, "the slot has a new STag");
+    assert_eq!(table.reregister(first, &REGION), None, "the slot has a new STag");
     table.release(second);
-    assert_eq!(table.enable(second, Access::ALL), None, "it is gone");
+    assert_eq!(table.reregister(second, &REGION), None, "it is gone");
+}
+
+#[test]
+fn region_is_registered_again_elsewhere() {
+    let table = RegionTable::new(2, 9);
+    let first = table.register(&REGION).unwrap();
+    table.invalidate(first);
+    let wraps = Registration { base: u64::MAX, ..REGION };
+    assert_eq!(wraps.check(), Err(RegisterError::Wrap));
+    assert_eq!(table.reregister(first, &wraps), None);
+    let moved = Registration { pd: 4, base: 0x9000, len: 0x10, backing: 5, ..REGION };
+    let second = table.reregister(first, &moved).unwrap();
+    assert_eq!(try_write(&table, first, OTHER_PD), Err(MemoryFault::InvalidStag));
+    assert_eq!(try_write(&table, second, SCOPE), Err(MemoryFault::NotAssociated));
+    assert_eq!(try_write(&table, second, OTHER_PD), Err(MemoryFault::Bounds));
+    let range = table.resolve(second, OTHER_PD, Access::REMOTE_WRITE, 0x900f, 1).unwrap();
+    assert_eq!((range.backing(), range.offset()), (5, 0xf));
+    // For one stream.
+    table.invalidate(second);
+    let qp_bound = Registration { stream: Some(SCOPE.stream), ..REGION };
+    let third = table.reregister(second, &qp_bound).unwrap();
+    assert_eq!(try_write(&table, third, SCOPE), Ok(()));
+    assert_eq!(try_write(&table, third, OTHER_STREAM), Err(MemoryFault::NotAssociated));
 }
 
 /// The STags of a region do not predict the next one, and do not repeat in a cycle.
@@ -141,7 +165,7 @@ fn stag_after_enable_is_random() {
     let mut stags = vec![stag];
     for _ in 1..COUNT {
         table.invalidate(stag);
-        stag = table.enable(stag, Access::ALL).unwrap();
+        stag = table.reregister(stag, &REGION).unwrap();
         stags.push(stag);
     }
     let steps: HashSet<_> = stags.windows(2).map(|w| w[1].wrapping_sub(w[0])).collect();
@@ -344,7 +368,7 @@ fn windows_end_with_their_region_and_retired_windows_cannot_bind() {
     assert_eq!(reached, [false, false, true]);
     assert_eq!(table.window_count(region), 0);
     assert!(table.invalidate_windows(region), "lookups of it may be in progress");
-    let again = table.enable(region, Access::ALL).unwrap();
+    let again = table.reregister(region, &REGION).unwrap();
     table.invalidate(again);
     assert!(!table.invalidate_windows(again), "no later binding");
 

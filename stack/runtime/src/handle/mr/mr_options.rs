@@ -1,7 +1,9 @@
-//! Options of registering memory.
+//! Options of registering memory, and of registering it again.
 
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::setters;
+
+use crate::handle::pd::Pd;
 
 /// Options of a region. Rights alone are options, too: wherever these are taken,
 /// [`Access::REMOTE_READ`](Access) will do.
@@ -39,5 +41,36 @@ impl MrOptions {
 impl From<Access> for MrOptions {
     fn from(access: Access) -> Self {
         Self::new(access)
+    }
+}
+
+/// Changes to a region that is registered again. What is not set stays as it is. Start from
+/// [`ReregOptions::new`] and set what changes.
+#[doc(alias = "ibv_rereg_mr")]
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct ReregOptions<'a> {
+    /// Rights in addition to [`Access::LOCAL_READ`].
+    #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
+    pub access: Option<Access>,
+    /// Protection domain, of the same context.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
+    pub pd: Option<&'a Pd>,
+    /// Address of the first byte in requests. If it is not set and the memory changes, it is the
+    /// address in memory.
+    pub iova: Option<u64>,
+}
+
+impl<'a> ReregOptions<'a> {
+    /// No change.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { access: None, pd: None, iova: None }
+    }
+
+    setters! {
+        access: Option<Access>,
+        pd: Option<&'a Pd>,
+        iova: Option<u64>,
     }
 }

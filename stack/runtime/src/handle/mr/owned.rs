@@ -6,7 +6,7 @@ use std::ops::Deref;
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::ddp::regions::Stag;
 
-use super::{Mr, MrOptions, Region};
+use super::{Mr, MrOptions, Region, ReregOptions};
 use crate::error::{MemoryError, RegisterRefused};
 use crate::handle::pd::Pd;
 use crate::memory::{Exclusive, Shared};
@@ -121,6 +121,34 @@ impl<T> OwnedMr<T> {
         self.mr.enable(access)
     }
 
+    /// [`Mr::reregister`].
+    ///
+    /// # Errors
+    /// As [`Mr::reregister`].
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn reregister(&mut self, options: &ReregOptions<'_>) -> Result<Stag, MemoryError> {
+        self.mr.reregister(options)
+    }
+
+    /// As [`OwnedMr::reregister`], with the bytes of another owner. Returns the previous one.
+    ///
+    /// # Errors
+    /// As [`Mr::reregister`]; they return the new owner.
+    pub fn reregister_owner(
+        &mut self,
+        owner: T,
+        options: &ReregOptions<'_>,
+    ) -> Result<T, RegisterRefused<T>>
+    where
+        T: AsMut<[u8]> + Send + 'static,
+    {
+        let (owner, span) = Exclusive::new(owner);
+        match self.mr.region.reregister(Some(span), options) {
+            Ok(_) => Ok(std::mem::replace(&mut self.owner, owner).into_inner()),
+            Err(error) => Err(RegisterRefused { error, buffer: owner.into_inner() }),
+        }
+    }
+
     /// Deregisters and returns the owner.
     #[doc(alias = "ibv_dereg_mr")]
     #[must_use]
@@ -145,6 +173,16 @@ impl<T> SharedMr<T> {
     pub fn enable(&mut self, access: Access) -> Result<Stag, MemoryError> {
         check_read_only(access)?;
         Ok(self.region.enable(access))
+    }
+
+    /// [`Mr::reregister`].
+    ///
+    /// # Errors
+    /// As [`Mr::reregister`], and as [`SharedMr::enable`].
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn reregister(&mut self, options: &ReregOptions<'_>) -> Result<Stag, MemoryError> {
+        check_read_only(options.access.unwrap_or_default())?;
+        self.region.reregister(None, options)
     }
 
     /// Deregisters and returns the owner.

@@ -12,7 +12,7 @@ use ferrowarp_proto::verbs::wr::Sge;
 use crate::context::ContextInner;
 use crate::error::MemoryError;
 use crate::fork::{check_process, is_child};
-use crate::handle::mr::mr_options::MrOptions;
+use crate::handle::mr::mr_options::{MrOptions, ReregOptions};
 use crate::handle::mr::remote::RemoteMr;
 use crate::handle::pd::Pd;
 use crate::limits::{Permit, Resource};
@@ -32,7 +32,7 @@ pub struct Region {
     stag: Stag,
     span: Span,
     registration: Registration,
-    _permit: Permit,
+    permit: Permit,
 }
 
 impl Region {
@@ -56,7 +56,7 @@ impl Region {
             backing: span.addr(),
         };
         let stag = context.regions.register(&registration)?;
-        Ok(Self { pd: pd.clone(), stag, span, registration, _permit: permit })
+        Ok(Self { pd: pd.clone(), stag, span, registration, permit })
     }
 
     /// Address of the first byte in memory.
@@ -172,15 +172,50 @@ impl Region {
 
     /// [`Mr::enable`](crate::Mr::enable).
     pub(crate) fn enable(&mut self, access: Access) -> Stag {
-        if is_child() {
-            return self.stag;
+        if !is_child() {
+            self.replace(Registration { access: access | Access::LOCAL_READ, ..self.registration });
         }
-        self.revoke();
-        let access = access | Access::LOCAL_READ;
-        let enabled = self.pd.context().regions.enable(self.stag, access);
-        self.stag = enabled.expect("the slot is a region until it is released");
-        self.registration.access = access;
         self.stag
+    }
+
+    /// Registers the region again with these changes, and other memory if `span` is given. The
+    /// owner of the previous memory keeps it until this returns. If it fails, nothing has changed.
+    pub(crate) fn reregister(
+        &mut self,
+        span: Option<Span>,
+        options: &ReregOptions<'_>,
+    ) -> Result<Stag, MemoryError> {
+        check_process()?;
+        let pd = options.pd.unwrap_or(&self.pd).clone();
+        let is_bound_elsewhere = self.registration.stream.is_some() && pd.id() != self.pd.id();
+        if !pd.belongs_to(self.pd.context()) || is_bound_elsewhere {
+            return Err(MemoryError::Foreign);
+        }
+        let mut next = Registration { pd: pd.id(), ..self.registration };
+        if let Some(span) = span {
+            next.len = span.len() as u64;
+            (next.base, next.backing) = (span.addr(), span.addr());
+        }
+        next.base = options.iova.unwrap_or(next.base);
+        next.access = options.access.map_or(next.access, |access| access | Access::LOCAL_READ);
+        next.check()?;
+        if self.window_count() > 0 {
+            return Err(MemoryError::WindowsBound);
+        }
+        let span = span.unwrap_or(self.span);
+        self.permit.grow(span.len().saturating_sub(self.len()))?;
+        self.replace(next);
+        self.permit.shrink_to(span.len());
+        (self.pd, self.span) = (pd, span);
+        Ok(self.stag)
+    }
+
+    /// Revokes the region and gives it other attributes and another STag.
+    fn replace(&mut self, next: Registration) {
+        self.revoke();
+        let again = self.pd.context().regions.reregister(self.stag, &next);
+        self.stag = again.expect("the slot is a region until it is released");
+        self.registration = next;
     }
 
     /// Number of memory windows bound to the region now.

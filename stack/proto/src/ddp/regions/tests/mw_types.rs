@@ -136,6 +136,10 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     proptest::collection::vec((0..TYPES.len(), step), 1..40)
 }
 
+fn registration_of(region: usize) -> Registration {
+    Registration { stream: (region == REGIONS - 1).then_some(SCOPE.stream), ..REGION }
+}
+
 /// The table, its STags, and the bindings that the steps should have led to.
 struct Model {
     table: RegionTable,
@@ -147,8 +151,7 @@ struct Model {
 impl Model {
     fn new() -> Self {
         let table = RegionTable::new(8, 3);
-        let regions = [None, None, Some(SCOPE.stream)]
-            .map(|stream| table.register(&Registration { stream, ..REGION }).unwrap());
+        let regions = [0, 1, 2].map(|at| table.register(&registration_of(at)).unwrap());
         let windows = TYPES.map(|mw_type| table.allocate_window_of(3, mw_type).unwrap());
         Self { table, regions, windows, bound: [None; TYPES.len()] }
     }
@@ -174,7 +177,7 @@ impl Model {
                     zero_based: false,
                 };
                 let unbinds = is_type_1 && len == 0;
-                let is_visible = region < 2 || (stream == 0 && !is_type_1);
+                let is_visible = region < REGIONS - 1 || (stream == 0 && !is_type_1);
                 let is_inside = offset + len <= REGION.len;
                 let expected =
                     unbinds || ((is_type_1 || bound.is_none()) && is_visible && is_inside);
@@ -208,7 +211,8 @@ impl Model {
                 let stag = self.regions[region];
                 assert!(self.table.invalidate(stag));
                 self.table.invalidate_windows(stag);
-                self.regions[region] = self.table.enable(stag, Access::ALL).unwrap();
+                let again = self.table.reregister(stag, &registration_of(region));
+                self.regions[region] = again.unwrap();
                 let ended = |bound: &Bound| bound.region == region;
                 for bound in self.bound.iter_mut().filter(|bound| bound.as_ref().is_some_and(ended))
                 {
