@@ -4,7 +4,9 @@
 //! explore all interleavings with it.
 
 use ferrowarp_proto::ddp::memory::Access;
-use ferrowarp_proto::ddp::regions::{AccessScope, Bind, RegionTable, Registration, Stag, StreamId};
+use ferrowarp_proto::ddp::regions::{
+    AccessScope, Bind, MwType, RegionTable, Registration, Stag, StreamId,
+};
 use loom::thread;
 
 use super::*;
@@ -186,6 +188,32 @@ fn region_is_freed_after_a_bind_in_flight() {
             ],
         );
         assert!(!model.regions.unbind(window), "the window outlived its region");
+    });
+}
+
+/// A window of type 1 moves to another region while the region that it leaves is dropped: nobody
+/// uses that memory afterwards, and the window is counted where it is bound.
+#[test]
+fn region_is_freed_after_a_window_of_type_1_has_left_it() {
+    check(2, || {
+        let model = Model::<1>::new();
+        let regions = [model.register(0), model.register(1)];
+        let window = model.regions.allocate_window_of(1, MwType::Type1).unwrap();
+        assert!(model.bind(window, regions[0], 0));
+        run_threads(
+            &model,
+            [
+                step(move |model| model.poll(0, || model.write(window, 0))),
+                step(move |model| {
+                    model.poll(0, || {
+                        let _ = model.bind(window, regions[1], 1);
+                    });
+                }),
+                step(move |model| model.drop_region(regions[0], 0)),
+            ],
+        );
+        let bound = u32::from(model.regions.pd_of(window).is_some());
+        assert_eq!(model.regions.window_count(regions[1]), bound);
     });
 }
 
