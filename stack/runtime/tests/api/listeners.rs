@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ferrowarp::{
     AsyncEvent, CmError, ConnParam, ConnectError, DriveMode, Ended, InterfaceAddress, ListenAddr,
-    Listener, Qp, QpState,
+    Listener, Qp,
 };
 
 use crate::support::*;
