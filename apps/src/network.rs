@@ -6,7 +6,7 @@ use anyhow::{anyhow, ensure};
 use clap::Args;
 use ferrowarp::cm::dscp_of_tos;
 use ferrowarp::device::DeviceSpec;
-use ferrowarp::{Config, InterfaceAddress, Route, StaticNeighbor};
+use ferrowarp::{Config, InterfaceAddress, ListenAddr, Route, StaticNeighbor};
 
 /// Addresses of client and server of a pair in one process (benchmark ranges).
 const LOOP_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
@@ -81,6 +81,23 @@ impl Zoned {
             return Ok(());
         }
         Err(format!("{ip}%{zone} is on another link: {device} has the zone %{interface}"))
+    }
+}
+
+/// Address on which a server listens.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct ListenArgs {
+    /// Listens on this local address alone: others get no answer but a reset. 0.0.0.0 and :: are
+    /// all of one family [default: all addresses].
+    #[arg(long, value_name = "ADDRESS", visible_alias = "bind_source_ip")]
+    pub bind: Option<IpAddr>,
+}
+
+impl ListenArgs {
+    /// The address with a port.
+    #[must_use]
+    pub fn on_port(self, port: u16) -> ListenAddr {
+        self.bind.map_or(port.into(), |ip| (ip, port).into())
     }
 }
 

@@ -9,6 +9,7 @@ use crate::copy::copy_message::RdmaOp;
 use crate::device::DeviceArgs;
 use crate::environment;
 use crate::host::Host;
+use crate::network::ListenArgs;
 use crate::option_values::{Checked, seconds};
 
 /// TCP port of the sink.
@@ -47,6 +48,9 @@ pub enum Command {
         /// the SHA-256 is computed.
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
+        /// Address to listen on.
+        #[command(flatten)]
+        listen: ListenArgs,
         /// Common options.
         #[command(flatten)]
         common: CommonArgs,

@@ -30,11 +30,12 @@ pub fn program(options: &IwcopyOptions) -> anyhow::Result<()> {
             run_both(&mut source, &mut sink, placement)?;
             print_result(&left, &source, *by)
         }
-        Command::Server { out, common } => {
+        Command::Server { out, listen, common } => {
             let out = open_output(out.as_deref())?;
             common.device.pin_single()?;
             let context = common.device.open(Demand::connections(1).serving(common.timeout))?;
-            let mut sink = Sink::new(&context, common.port, out, common.timeout)?;
+            let addr = listen.on_port(common.port);
+            let mut sink = Sink::new(&context, addr, out, common.timeout)?;
             output::announce(&format!("waiting for a file on port {}", common.port))?;
             run(&mut sink)?;
             let (len, digest) = sink.outcome.context("no file was received")?;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, ConnRequest, Context, Listener, Mr, RemoteAddr, Wc, WcStatus};
+use ferrowarp::{Access, ConnRequest, Context, ListenAddr, Listener, Mr, RemoteAddr, Wc, WcStatus};
 use sha2::{Digest as _, Sha256};
 
 use crate::background_file::BackgroundFile;
@@ -79,19 +79,25 @@ struct IncomingFile {
 }
 
 impl Sink {
-    /// Starts to listen on `port`. Without `out` the file is only digested.
+    /// Address on which it listens.
+    #[must_use]
+    pub fn local_addr(&self) -> ListenAddr {
+        self.listener.local_addr()
+    }
+
+    /// Starts to listen on `addr`. Without `out` the file is only digested.
     ///
     /// # Errors
-    /// If the port is in use.
+    /// If the port is in use, or the address is not one of the context.
     pub fn new(
         context: &Context,
-        port: u16,
+        addr: impl Into<ListenAddr>,
         out: Option<BackgroundFile>,
         timeout: Duration,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             context: context.clone(),
-            listener: context.listen(port, BACKLOG)?,
+            listener: context.listen(addr, BACKLOG)?,
             out,
             timeout,
             incoming: None,

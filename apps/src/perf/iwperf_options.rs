@@ -9,6 +9,7 @@ use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
 use crate::environment;
 use crate::host::Host;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
+use crate::network::ListenArgs;
 use crate::option_values::{Checked, bytes, seconds};
 use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_EVENTS, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER,
@@ -134,6 +135,9 @@ pub struct ServerArgs {
     #[arg(short, long, default_value_t = PORT)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub port: u16,
+    /// Address to listen on.
+    #[command(flatten)]
+    pub listen: ListenArgs,
     /// Serves tests with -e: a thread of the stack polls the device while the server sleeps.
     #[arg(short, long)]
     pub events: bool,

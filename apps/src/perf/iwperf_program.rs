@@ -140,7 +140,7 @@ fn report(
 
 /// Serves clients; the state of the port at the end goes to `environment`.
 fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()> {
-    let ServerArgs { device, shards, reads, port, once, timeout, events, .. } = args;
+    let ServerArgs { device, shards, reads, port, listen, once, timeout, events, .. } = args;
     let busy = BUSY_QPS * u32::try_from(shards.shards)?;
     let serves = Some(*timeout);
     let (connections, sleeps) = (QPS_MAX, *events);
@@ -148,7 +148,8 @@ fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()>
     let (context, cores) = device.open_end(*shards, demand)?;
     environment.cores.clone_from(&cores);
     let on_session = Box::new(output::print);
-    let mut workers = Server::workers(&context, *port, *once, *timeout, *reads, on_session)?;
+    let addr = listen.on_port(*port);
+    let mut workers = Server::workers(&context, addr, *once, *timeout, *reads, on_session)?;
     workers.iter_mut().for_each(|worker| worker.serves_events = *events);
     output::announce(&format!("waiting for clients on port {port}"))?;
     let outcome = run_workers(&mut workers, &cores);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ferrowarp::{ConnRequest, Context, ShardHandle};
+use ferrowarp::{ConnRequest, Context, ListenAddr, ShardHandle};
 
 use crate::acceptor::Acceptor;
 use crate::endpoint::{check_shard, reject};
@@ -38,25 +38,26 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts to listen on `port`, and on the next one for clients with more connections than one
+    /// Starts to listen on `addr`, and on the next port for clients with more connections than one
     /// port serves. With `once` the tasks finish after the first client. `on_session` is called
     /// with one line for each client that is gone: its test, or the reason of its failure.
     ///
     /// Returns a worker for each shard of the context, which all have to run.
     ///
     /// # Errors
-    /// If the port is in use.
+    /// If the port is in use, or the address is not one of the context.
     pub fn workers(
         context: &Context,
-        port: u16,
+        addr: impl Into<ListenAddr>,
         once: bool,
         timeout: Duration,
         reads: IrdOrdArgs,
         on_session: Box<dyn FnMut(&str) + Send>,
     ) -> anyhow::Result<Vec<Self>> {
-        let ports = core::iter::once(port).chain(port.checked_add(1));
-        let listeners =
-            ports.map(|port| context.listen(port, BACKLOG)).collect::<Result<_, _>>()?;
+        let addr = addr.into();
+        let ports = core::iter::once(addr.port()).chain(addr.port().checked_add(1));
+        let listen = |port| context.listen(addr.with_port(port), BACKLOG);
+        let listeners = ports.map(listen).collect::<Result<_, _>>()?;
         let acceptor = Arc::new(Acceptor::new(listeners, context.shard_count()));
         let sessions = Arc::new(Mutex::new(ClientSessions::new(once, on_session)));
         let worker = |(worker, shard)| Self {

@@ -8,6 +8,7 @@ use crate::device::DeviceArgs;
 use crate::environment;
 use crate::host::Host;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
+use crate::network::ListenArgs;
 use crate::option_values::{Checked, count, seconds};
 use crate::ping::advert::{SIZE_MAX, SIZE_MIN};
 use crate::shard_options::ShardArgs;
@@ -37,6 +38,9 @@ pub enum Command {
         /// Common options.
         #[command(flatten)]
         common: CommonArgs,
+        /// Address to listen on.
+        #[command(flatten)]
+        listen: ListenArgs,
         /// Shards.
         #[command(flatten)]
         shards: ShardArgs,

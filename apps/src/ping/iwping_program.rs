@@ -6,6 +6,7 @@ use ferrowarp::Context;
 
 use crate::device::Demand;
 use crate::host::Host;
+use crate::network::ListenArgs;
 use crate::output;
 use crate::ping::iwping_options::{Command, CommonArgs, IwpingOptions, PingArgs};
 use crate::ping::ping_client::PingClient;
@@ -24,7 +25,7 @@ const LOOP_COUNT: u64 = 10;
 /// One line that names a remedy.
 pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
     match &options.command {
-        Command::Server { common, shards, persistent, clients } => {
+        Command::Server { common, listen, shards, persistent, clients } => {
             let clients = persistent.then_some(*clients);
             let busy = BUSY_CLIENTS * u32::try_from(shards.shards)?;
             let connections = clients.unwrap_or(1).into();
@@ -32,7 +33,7 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
             let demand =
                 Demand { busy, shards: shards.shards, serves, ..Demand::connections(connections) };
             let (context, cores) = common.device.open_end(*shards, demand)?;
-            let mut workers = server(&context, common, clients)?;
+            let mut workers = server(&context, common, *listen, clients)?;
             output::announce(&format!("waiting for clients on port {}", common.port))?;
             print_clock(&context, common);
             let outcome = run_workers(&mut workers, &cores);
@@ -52,7 +53,7 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
             let placement = common.device.placement()?;
             let (left, right) = common.device.open_pair(Demand::connections(1))?;
             print_clock(&left, common);
-            let mut server = server(&right, common, None)?.remove(0);
+            let mut server = server(&right, common, ListenArgs::default(), None)?.remove(0);
             let count = rounds.count.unwrap_or(LOOP_COUNT);
             let host = SocketAddr::new(common.device.loop_server(), common.port).into();
             let mut client = client(&left, &host, common, rounds, count)?;
@@ -66,10 +67,11 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
 fn server(
     context: &Context,
     common: &CommonArgs,
+    listen: ListenArgs,
     clients: Option<u16>,
 ) -> anyhow::Result<Vec<PingServer>> {
     let on_failure = Box::new(|line: &str| output::complain(line));
-    PingServer::workers(context, common, clients, on_failure)
+    PingServer::workers(context, common, listen, clients, on_failure)
 }
 
 fn client(

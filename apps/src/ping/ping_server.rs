@@ -15,6 +15,7 @@ use crate::endpoint::{
 };
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
+use crate::network::ListenArgs;
 use crate::output;
 use crate::ping::advert::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
 use crate::ping::iwping_options::CommonArgs;
@@ -96,19 +97,21 @@ impl PingServer {
     /// shard of the context, which all have to run.
     ///
     /// # Errors
-    /// If the port is in use, or the completion queue for so many clients exceeds a limit of the
-    /// context.
+    /// If the port is in use, the address is not one of the context, or the completion queue for so
+    /// many clients exceeds a limit of the context.
     pub fn workers(
         context: &Context,
         common: &CommonArgs,
+        listen: ListenArgs,
         clients: Option<u16>,
         on_failure: OnFailure,
     ) -> anyhow::Result<Vec<Self>> {
         let &CommonArgs { port, verbose, immediate, reads, timeout, .. } = common;
+        let addr = listen.on_port(port);
         let listener = if immediate {
-            context.listen_unframed(port, BACKLOG)?
+            context.listen_unframed(addr, BACKLOG)?
         } else {
-            context.listen(port, BACKLOG)?
+            context.listen(addr, BACKLOG)?
         };
         let clients_max = usize::from(clients.unwrap_or(1));
         let shared = Arc::new(Shared {

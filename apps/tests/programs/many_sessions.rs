@@ -38,7 +38,13 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
     let failures = Arc::new(Mutex::new(Vec::new()));
     let on_failure_lines = Arc::clone(&failures);
     let hook = Box::new(move |line: &str| on_failure_lines.lock().unwrap().push(line.to_owned()));
-    let workers = ping::ping_server::PingServer::workers(&right, &common, Some(CLIENTS), hook);
+    let workers = ping::ping_server::PingServer::workers(
+        &right,
+        &common,
+        Default::default(),
+        Some(CLIENTS),
+        hook,
+    );
     let mut server = workers.unwrap().remove(0);
     let start = Instant::now();
     let new =

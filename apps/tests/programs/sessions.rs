@@ -14,6 +14,7 @@ use ferrowarp_apps::copy::source::Source;
 use ferrowarp_apps::endpoint::{Endpoint, WrId, conn_param, poll_established};
 use ferrowarp_apps::message_channel::MessageChannel;
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
+use ferrowarp_apps::network::ListenArgs;
 use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
 use ferrowarp_apps::ping::advert::{Advert, SIZE_MAX};
@@ -87,12 +88,40 @@ fn perf_client(context: &Context, line: &str) -> perf::client::Client {
 }
 
 #[test]
+fn servers_listen_on_the_address_that_they_are_told() {
+    let pair = pair();
+    let (common, _) = ping_options("--timeout 30");
+    let sink_on = |listen: ListenArgs| {
+        let sink = Sink::new(&pair.server, listen.on_port(18516), None, TIMEOUT)?;
+        Ok::<_, anyhow::Error>(sink.local_addr())
+    };
+    let pings_on = |listen| {
+        let hook = CapturedLines::default().hook();
+        ping::ping_server::PingServer::workers(&pair.server, &common, listen, None, hook)
+    };
+    for (bind, is_local) in [("198.18.0.2", true), ("0.0.0.0", true), ("198.18.0.1", false)] {
+        let listen = ListenArgs { bind: Some(bind.parse().unwrap()) };
+        assert_eq!(pings_on(listen).is_ok(), is_local, "{bind}");
+        match sink_on(listen) {
+            Ok(addr) => assert_eq!((addr.ip(), is_local), (listen.bind, true)),
+            Err(error) => assert!(!is_local && error.to_string().contains("local address")),
+        }
+    }
+    assert_eq!(sink_on(ListenArgs::default()).unwrap().ip(), None, "all addresses");
+}
+
+#[test]
 fn persistent_ping_server_serves_concurrent_clients() {
     let pair = pair();
     let failures = CapturedLines::default();
     let (common, rounds) = ping_options("--timeout 30 -S 1000 -V --markers");
-    let workers =
-        ping::ping_server::PingServer::workers(&pair.server, &common, Some(8), failures.hook());
+    let workers = ping::ping_server::PingServer::workers(
+        &pair.server,
+        &common,
+        Default::default(),
+        Some(8),
+        failures.hook(),
+    );
     let mut server = workers.unwrap().remove(0);
     let mut clients: Vec<ping::ping_client::PingClient> = (1..=8)
         .map(|n| {
@@ -338,8 +367,13 @@ fn ping_client_that_takes_nothing_is_given_up() {
     let pair = pair();
     let failures = CapturedLines::default();
     let (common, _) = ping_options("--timeout 0.5");
-    let workers =
-        ping::ping_server::PingServer::workers(&pair.server, &common, Some(8), failures.hook());
+    let workers = ping::ping_server::PingServer::workers(
+        &pair.server,
+        &common,
+        Default::default(),
+        Some(8),
+        failures.hook(),
+    );
     let mut server = workers.unwrap().remove(0);
     let end = Endpoint::new(&pair.client, 64).unwrap();
     let mut channel = MessageChannel::new(&end, 8, 16).unwrap();

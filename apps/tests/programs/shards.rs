@@ -276,7 +276,13 @@ fn iwping_server_serves_clients_of_each_shard() {
     let (left, right) = common.device.open_pair(demand).unwrap();
     let remote = SocketAddr::new(common.device.loop_server(), common.port);
     let failures = CapturedLines::default();
-    let workers = ping::ping_server::PingServer::workers(&right, &common, Some(4), failures.hook());
+    let workers = ping::ping_server::PingServer::workers(
+        &right,
+        &common,
+        Default::default(),
+        Some(4),
+        failures.hook(),
+    );
     let mut workers = workers.unwrap();
     assert_eq!(workers.len(), 2);
     let new = |shard, count| {
