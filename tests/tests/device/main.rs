@@ -7,6 +7,7 @@ mod interface_gone;
 mod iwlink;
 mod kernel_tcp;
 mod open_vswitch;
+mod own_address;
 mod programs;
 mod sharded_ports;
 mod soak;

@@ -7,6 +7,7 @@ use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnParam, ConnectError};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_tests::pattern;
 use ferrowarp_tests::raw::{Peer, SegmentFixture};
 use ferrowarp_tests::sim::heap_device::PortOffload;
 use ferrowarp_tests::sim::pairs::{CQ, PORT, completions, qp_init, receive, register, signaled_wr};
@@ -57,9 +58,9 @@ fn exchange(world: &mut World, ends: [ShardQp; 2]) {
     const LEN: u32 = 100_000;
     let stag = register(world, 0, 0, 1 << 20);
     let op = AtomicOp::FetchAdd { add: 2, boundaries: 0 };
-    for (from, to) in [(0, 1), (1, 0)] {
+    for (seed, (from, to)) in (0..).zip([(0, 1), (1, 0)]) {
         let arena = std::rc::Rc::clone(&world.ends[0].arena);
-        let bytes: Vec<u8> = (0..LEN).map(|at| (at * 7 + at / 251) as u8 ^ from as u8).collect();
+        let bytes = pattern(seed, LEN as usize);
         arena.write(0, &bytes);
         arena.write(900_000, &40_u64.to_ne_bytes());
         let sge = |addr| Sge { addr, len: LEN, lkey: stag };
@@ -151,11 +152,11 @@ fn hairpin_mtu_is_independent_of_the_port() {
 #[test]
 fn queue_pairs_of_any_shards_exchange_data() {
     let mut passive_shards = [0; 4];
-    for (seed, is_rss_known) in (0..16).flat_map(|seed| [(seed, true), (seed, false)]) {
+    for (seed, is_rss_known) in (0..16_u8).flat_map(|seed| [(seed, true), (seed, false)]) {
         let shards = Some(ShardOptions { is_rss_known, ..ShardOptions::new([4, 1]) });
-        let mut world = World::new(&WorldOptions { shards, ..WorldOptions::new(seed) });
+        let mut world = World::new(&WorldOptions { shards, ..WorldOptions::new(seed.into()) });
         world.ends[0].listen(PORT, 4);
-        let ends = connect_to_self(&mut world, seed as usize % 4);
+        let ends = connect_to_self(&mut world, usize::from(seed) % 4);
         if is_rss_known {
             passive_shards[ends[1].0] += 1;
         } else {

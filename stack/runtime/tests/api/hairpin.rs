@@ -41,7 +41,7 @@ struct Link {
 impl Link {
     fn new(end: &Endpoint, shard: Option<usize>) -> Self {
         let options = CqOptions::new(64);
-        let options = shard.map_or(options.clone(), |shard| options.shard(shard));
+        let options = shard.map_or(options, |shard| options.shard(shard));
         let cq = end.context.create_cq_with(&options).unwrap();
         let qp = end.pd.create_qp(&QpOptions::new(&cq)).unwrap();
         Self { qp, cq }

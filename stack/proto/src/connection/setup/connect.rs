@@ -48,9 +48,8 @@ impl<E: Env> Context<E> {
             Some(ip) if !ip.is_unspecified() => ip,
             _ => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
-        if routing.is_local(remote.ip())
-            && !(self.net.hairpins_to(remote.ip()) && self.device.enable_hairpin())
-        {
+        let is_local = routing.is_local(remote.ip());
+        if is_local && !(self.net.hairpins_to(remote.ip()) && self.device.enable_hairpin()) {
             return Err(CmError::Unreachable);
         }
         let mut tcb = match param.local_port {
