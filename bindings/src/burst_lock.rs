@@ -1,6 +1,6 @@
 //! Lock between the bursts of a queue and a driver that unmaps the rings behind it.
 
-use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,17 +36,40 @@ pub(crate) struct InFlight {
     pub(crate) is_set: AtomicBool,
     /// [`RingState`], as after the last event.
     ring_state: AtomicU8,
+    /// There was a connection after the last event.
+    was_connected: AtomicBool,
+    /// Number of connections that have ended.
+    down_count: AtomicU32,
 }
 
 impl InFlight {
     pub(crate) fn new(state: RingState) -> Arc<Self> {
-        let ring_state = AtomicU8::new(state as u8);
-        Arc::new(Self { is_set: AtomicBool::new(false), ring_state })
+        Arc::new(Self {
+            is_set: AtomicBool::new(false),
+            ring_state: AtomicU8::new(state as u8),
+            was_connected: AtomicBool::new(state != RingState::LinkDown),
+            down_count: AtomicU32::new(0),
+        })
     }
 
     /// From now on no burst begins in any state but `Present`; one may be in flight.
     pub(crate) fn set_ring_state(&self, state: RingState) {
         self.ring_state.store(state as u8, Ordering::SeqCst);
+    }
+
+    /// As [`InFlight::set_ring_state`], with the state after an event of the connection. By one
+    /// thread at a time.
+    pub(crate) fn note_ring_state(&self, state: RingState) {
+        let is_connected = state != RingState::LinkDown;
+        if self.was_connected.swap(is_connected, Ordering::Relaxed) && !is_connected {
+            self.down_count.fetch_add(1, Ordering::Release);
+        }
+        self.set_ring_state(state);
+    }
+
+    /// Returns the number of connections that have ended.
+    pub(crate) fn down_count(&self) -> u32 {
+        self.down_count.load(Ordering::Acquire)
     }
 
     /// Waits until no burst is in flight, at most `polls` polls, of which it takes those used.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::attached::Attached;
+use crate::burst_lock::InFlight;
 use crate::eal::control_lock;
 use crate::{removal, sys};
 
@@ -12,12 +13,21 @@ use crate::{removal, sys};
 #[non_exhaustive]
 pub struct PortLink {
     port: Arc<Attached>,
+    /// Of a receive queue, if the driver's events show whether the peer is connected.
+    rings: Option<Arc<InFlight>>,
 }
 
 impl PortLink {
     /// `None` if the host program owns the port.
-    pub(crate) fn of(port: &Arc<Attached>) -> Option<Self> {
-        (!port.is_borrowed()).then(|| Self { port: Arc::clone(port) })
+    pub(crate) fn of(port: &Arc<Attached>, rings: Option<Arc<InFlight>>) -> Option<Self> {
+        (!port.is_borrowed()).then(|| Self { port: Arc::clone(port), rings })
+    }
+
+    /// Returns the number of connections to a peer that have ended, over memif and vhost; otherwise
+    /// 0.
+    #[must_use]
+    pub fn down_count(&self) -> u64 {
+        self.rings.as_ref().map_or(0, |rings| rings.down_count().into())
     }
 
     /// True if the link is up; does not wait for it to settle. The driver reads the hardware, or

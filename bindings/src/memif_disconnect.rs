@@ -128,7 +128,7 @@ impl Bursts {
         // known, the others' are, too.
         for (queue, ring) in queues.iter().rev() {
             if let Some(queue) = queue.upgrade() {
-                queue.set_ring_state(ring.state());
+                queue.note_ring_state(ring.state());
             }
         }
         self.quiesced.store(false, Ordering::SeqCst);

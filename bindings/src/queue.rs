@@ -123,7 +123,8 @@ impl RxQueue {
     /// program owns the port, and so its control calls.
     #[must_use]
     pub fn port_link(&self) -> Option<PortLink> {
-        PortLink::of(&self.port)
+        let rings = self.burst_lock.as_ref().map(|lock| Arc::clone(&lock.in_flight));
+        PortLink::of(&self.port, rings)
     }
 
     /// Has `observer` called, once, when the kernel asks for the port's device: it is to be

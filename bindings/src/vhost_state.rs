@@ -130,7 +130,7 @@ impl Watched {
         // The first one last: once its state is known, the others' are, too.
         for (queue, pair) in self.queues.iter().enumerate().rev() {
             let state = self.ring_state(queue);
-            locks(pair).iter().flatten().for_each(|lock| lock.set_ring_state(state));
+            locks(pair).iter().flatten().for_each(|lock| lock.note_ring_state(state));
         }
         let pairs = self.queues.iter().filter(|_| !self.is_up);
         pairs.flat_map(locks).flatten().collect()

@@ -174,12 +174,23 @@ pub struct Config {
     pub drop_linger: Duration,
     /// Page faults in registered memory end the connection, and not the process: where memory was
     /// unmapped, protected, or truncated with its file after it was registered. The local request
-    /// completes with [`WcStatus::LocalProtection`](crate::WcStatus::LocalProtection), and the peer receives
-    /// a Terminate. Off by default, as it installs handlers of `SIGSEGV` and `SIGBUS`, for the whole
-    /// process and for good. Other faults go to the handlers that were installed before. If the
-    /// program installs some later, those get the others; the shards see to it within a millisecond
-    /// of polling. Costs nothing where there is no fault. On x86-64 alone.
+    /// completes with [`WcStatus::LocalProtection`], and the peer receives a Terminate. Off by
+    /// default, as it installs handlers of `SIGSEGV` and `SIGBUS`, for the whole process and for
+    /// good. Other faults go to the handlers that were installed before. If the program installs
+    /// some later, those get the others; the shards see to it within a millisecond of polling. Costs
+    /// nothing where there is no fault. On x86-64 alone.
+    ///
+    /// [`WcStatus::LocalProtection`]: crate::WcStatus::LocalProtection
     pub catch_page_faults: bool,
+    /// Time for which the link to another process may be down before connections over it end with
+    /// [`EndReason::LinkDown`]: zero by default, so within 0.2 s of the process's end. Over `memif`,
+    /// `vhost` and `virtio-user` alone: the peer is that process, and a program that takes its place
+    /// on the link knows nothing of its connections. `None`: they never end so, and TCP retransmits
+    /// until its timeouts. Set a time or `None` if the process is a switch that may be restarted.
+    /// Over other devices TCP always rides it out.
+    ///
+    /// [`EndReason::LinkDown`]: crate::EndReason::LinkDown
+    pub link_down_grace: Option<Duration>,
     /// Seed for STags, ports and sequence numbers. `None` takes one from the operating system:
     /// right for all but tests, because STags must be hard to guess.
     pub seed: Option<u64>,
@@ -225,6 +236,7 @@ impl Config {
             linger: Duration::from_secs(5),
             drop_linger: Duration::from_secs(1),
             catch_page_faults: false,
+            link_down_grace: Some(Duration::ZERO),
             seed: None,
             virtual_time: None,
         }
@@ -281,6 +293,7 @@ impl Config {
         linger: Duration,
         drop_linger: Duration,
         catch_page_faults: bool,
+        link_down_grace: Option<Duration>,
         seed: Option<u64>,
         virtual_time: Option<Duration>,
     }

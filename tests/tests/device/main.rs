@@ -6,6 +6,7 @@ mod host_program;
 mod interface_gone;
 mod iwlink;
 mod kernel_tcp;
+mod killed_process;
 mod open_vswitch;
 mod own_address;
 mod programs;

@@ -23,6 +23,7 @@ mod ip_fields;
 mod ip_reassembly;
 mod keepalive;
 mod lifecycle;
+mod link_lost;
 mod listen;
 mod markers;
 mod memory_windows;

@@ -9,6 +9,7 @@
 //! A connection and its methods are in `connection`.
 
 mod api;
+mod connection_status;
 mod connections;
 mod event_queue;
 mod flow_groups;
@@ -29,6 +30,7 @@ use crate::connection::schedule::{BURST_LEN, ConnId, Schedule};
 use core::marker::PhantomData;
 use std::sync::Arc;
 
+pub use connection_status::ConnectionStatus;
 pub use usage::Usage;
 
 pub use crate::config::{EngineConfig, PARTIAL_BYTES_MIN};

@@ -207,6 +207,12 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
 
     // Results.
 
+    /// True if the connection began with the peer's SYN.
+    #[must_use]
+    pub const fn is_passive(&self) -> bool {
+        self.passive
+    }
+
     /// Returns the next event, if any.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {

@@ -70,7 +70,8 @@ pub enum ConnectError {
     /// peer's application has not accepted.
     #[error("no response in time: check that the peer is up and accepts, or give it more time")]
     TimedOut,
-    /// No response, and the link of the device is down.
+    /// No response, and the link of the device is down; or the process at the other end of the link
+    /// has gone meanwhile.
     #[error("the link is down: start the peer, and check that no other program is connected to it")]
     LinkDown,
     /// Nobody answers ARP or neighbor discovery for the peer, or for the router to it, although the
@@ -187,6 +188,9 @@ pub enum CmError {
     /// The queue pair is of another context than the connection request.
     #[error("the queue pair is of another context than the connection request: create one there")]
     OtherContext,
+    /// The event channel is of another context than the source of events.
+    #[error("the event channel is of another context: create one with this context")]
+    OtherChannel,
     /// The queue pair belongs to another shard than the connection request: it is bound by its
     /// options, its completion queue or its shared receive queue, or was bound before.
     #[error(
@@ -234,6 +238,8 @@ pub enum EndReason {
     LocalError,
     /// The device was removed. The peer was not notified.
     DeviceRemoved,
+    /// The peer was the process at the other end of the link, which is gone.
+    LinkDown,
 }
 
 impl EndReason {
@@ -247,7 +253,9 @@ impl EndReason {
             Self::TerminateSent(terminate)
             | Self::TerminateUnsent(terminate)
             | Self::TerminateReceived(terminate) => Some(terminate.cause()),
-            Self::Reset | Self::TimedOut | Self::DataAfterFin => Some((LAYER_MPA, 0, 1)),
+            Self::Reset | Self::TimedOut | Self::DataAfterFin | Self::LinkDown => {
+                Some((LAYER_MPA, 0, 1))
+            }
             Self::LocalError | Self::DeviceRemoved => Some((LAYER_RDMAP, 0, 0)),
             Self::Local | Self::PeerClosed | Self::BadTerminate => None,
         }
@@ -282,6 +290,9 @@ impl fmt::Display for EndReason {
                  overran"
             }
             Self::DeviceRemoved => "the device was removed",
+            Self::LinkDown => {
+                "the program at the other end of the link is gone: start it, and connect again"
+            }
         };
         f.write_str(text)
     }

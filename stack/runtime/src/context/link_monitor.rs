@@ -1,4 +1,5 @@
-//! Watches the link of a context's port, and reports when it goes down or comes up.
+//! Watches the link of a context's port, reports when it goes down or comes up, and ends the
+//! connections to a process that is gone.
 //!
 //! Few drivers can be relied on to announce a change: some never do, others only with one kind of
 //! interrupt, and an announcement would come in a thread of DPDK's. So the state is read at an
@@ -7,7 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::device::PortLink;
 use crate::events::{AsyncEvent, AsyncEventQueue};
@@ -51,32 +52,83 @@ impl LinkState {
     }
 }
 
+/// End of the connections over a link to another process.
+pub(crate) struct PeerLoss {
+    /// Time for which the link may be down before; `None`: for ever.
+    pub(crate) grace: Option<Duration>,
+    pub(crate) end_connections: Box<dyn Fn() + Send>,
+}
+
+/// Decides when the process at the other end of a link is lost.
+struct PeerWatch {
+    loss: PeerLoss,
+    /// Time since which the link has been down, unless the loss was noted.
+    down_since: Option<Instant>,
+    is_up: bool,
+    /// [`PortLink::down_count`] at the last reading.
+    down_count: u64,
+}
+
+impl PeerWatch {
+    /// Notes a reading of the link.
+    fn on_reading(&mut self, down_count: u64, is_up: bool) {
+        let Some(grace) = self.loss.grace else { return };
+        let was_up = std::mem::replace(&mut self.is_up, is_up);
+        let has_flapped = std::mem::replace(&mut self.down_count, down_count) != down_count;
+        match (was_up, is_up) {
+            // Another process has connected since, or the same one again.
+            (true, true) if has_flapped && grace.is_zero() => (self.loss.end_connections)(),
+            (_, true) => self.down_since = None,
+            (true, false) => self.down_since = Some(Instant::now()),
+            // One has come and gone since.
+            (false, false) if has_flapped => self.down_since = Some(Instant::now()),
+            (false, false) => {}
+        }
+        if self.down_since.is_some_and(|since| since.elapsed() >= grace) {
+            self.down_since = None;
+            (self.loss.end_connections)();
+        }
+    }
+}
+
 /// Reads the state of the link, and starts the thread that watches it, which drops it at its end. A
 /// context without a link to watch has no such thread, and its link is up.
 pub(crate) fn start(
     link: Option<Box<dyn PortLink>>,
     events: &Arc<AsyncEventQueue>,
+    loss: PeerLoss,
 ) -> std::io::Result<(LinkState, Option<ContextThread>)> {
     let seen = Seen { is_up: AtomicBool::new(true), had_process: AtomicBool::new(false) };
     let state = LinkState(Arc::new(seen));
     let Some(mut link) = link else { return Ok((state, None)) };
+    let down_count = link.down_count();
     let is_up = link.is_up();
     link.on_start(is_up);
     state.set(&*link, is_up);
+    let peer = PeerWatch { loss, down_since: None, is_up, down_count };
+    let mut peer = link.is_to_process().then_some(peer);
     let (events, seen) = (Arc::clone(events), state.clone());
     let thread = ContextThread::start("ferrowarp-link".into(), move |stop| {
-        watch(&mut *link, &seen, &events, stop);
+        watch(&mut *link, &seen, &events, peer.as_mut(), stop);
     })?;
     Ok((state, Some(thread)))
 }
 
-fn watch(link: &mut dyn PortLink, state: &LinkState, events: &AsyncEventQueue, stop: &AtomicBool) {
+fn watch(
+    link: &mut dyn PortLink,
+    state: &LinkState,
+    events: &AsyncEventQueue,
+    mut peer: Option<&mut PeerWatch>,
+    stop: &AtomicBool,
+) {
     let mut unserved: u32 = 0;
     loop {
         std::thread::park_timeout(INTERVAL);
         if stop.load(Ordering::Relaxed) {
             return;
         }
+        // Before the state: a connection that ends in between is noticed now or the next time.
+        let down_count = link.down_count();
         let is_up = link.is_up();
         unserved = if is_up { 0 } else { unserved.saturating_add(1) };
         if unserved == UNSERVED_MAX && link.joins_process() {
@@ -90,6 +142,9 @@ fn watch(link: &mut dyn PortLink, state: &LinkState, events: &AsyncEventQueue, s
             if !events.publish_state(event) {
                 return;
             }
+        }
+        if let Some(peer) = &mut peer {
+            peer.on_reading(down_count, is_up);
         }
         if link.is_gone() {
             // The last events: of the connections that end, and of the failure.

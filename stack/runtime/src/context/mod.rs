@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use ferrowarp_proto::ddp::regions::RegionTable;
 use ferrowarp_proto::device::Capabilities;
 use ferrowarp_proto::ended::Ended;
+use ferrowarp_proto::engine::ConnectionStatus;
 use ferrowarp_proto::verbs::cm::CmError;
 
 use crate::clock::{Clock, ClockInfo};
@@ -164,6 +165,24 @@ impl Context {
         sum
     }
 
+    /// All connections: those of queue pairs, requests that wait to be accepted, and those that
+    /// linger after their queue pair is gone, because the peer has not acknowledged or closed, or
+    /// for stray segments (TIME-WAIT). In no order; empty after closing. Each shard is locked while
+    /// its connections are visited: for reports, not for a loop.
+    ///
+    /// ```
+    /// # fn report(context: &ferrowarp::Context) {
+    /// for each in context.connections() {
+    ///     println!("{} {} {:?} {:?}", each.local, each.peer, each.tcp_state, each.age);
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn connections(&self) -> Vec<ConnectionStatus> {
+        let lists = self.inner.shards.control(|engine, _| engine.connections());
+        lists.into_iter().flatten().collect()
+    }
+
     /// Number of connections, including those that only wait for acknowledgments.
     #[must_use]
     pub fn connection_count(&self) -> usize {
@@ -188,8 +207,8 @@ impl Context {
 
     /// True if the process at the other end of the link has gone (`memif`, `vhost`, `virtio-user`):
     /// one was connected, and none is now. Also if it has not served this end for a second: a
-    /// second client of a `memif` server. Its connections are lost with it, although TCP may wait
-    /// for it. Always false on other devices, whose link may fail and work again. Some loads.
+    /// second client of a `memif` server. Its connections end with it ([`Config::link_down_grace`]).
+    /// Always false on other devices, whose link may fail and work again. Some loads.
     #[must_use]
     pub fn peer_is_gone(&self) -> bool {
         self.inner.link.peer_is_gone()

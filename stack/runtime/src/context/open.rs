@@ -15,7 +15,7 @@ use rand::TryRng;
 use super::{Context, ContextInner};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::context::link_monitor;
+use crate::context::link_monitor::{self, PeerLoss};
 use crate::context::object_ids::ObjectIds;
 use crate::context::shards::Shards;
 use crate::context::unbound_qps::UnboundQps;
@@ -173,7 +173,17 @@ impl Context {
             let thread = ContextThread::drive(shard, config.drive, core);
             threads.extend(thread.map_err(OpenError::Thread)?);
         }
-        let (link, thread) = link_monitor::start(link, &events).map_err(OpenError::Thread)?;
+        let weak: Vec<Weak<Shard>> = shards.iter().map(Arc::downgrade).collect();
+        let end_connections = move || {
+            for shard in weak.iter().filter_map(Weak::upgrade) {
+                let _ = shard.control(|engine, now| engine.on_link_lost(now));
+                // Flushes the requests, whoever polls otherwise and may sleep.
+                shard.poll();
+            }
+        };
+        let loss =
+            PeerLoss { grace: config.link_down_grace, end_connections: Box::new(end_connections) };
+        let (link, thread) = link_monitor::start(link, &events, loss).map_err(OpenError::Thread)?;
         threads.extend(thread);
         let qps_max = config.qps_max;
         let inner = ContextInner {

@@ -59,6 +59,12 @@ pub trait PortLink: Send {
         false
     }
 
+    /// Number of times that a connection to a process has ended, also where the next one began
+    /// before the state was read. The default is for links that are not, or do not count.
+    fn down_count(&self) -> u64 {
+        0
+    }
+
     /// True if the last reading found that nothing will ever cross the link again.
     fn is_gone(&self) -> bool {
         false
@@ -142,6 +148,10 @@ impl PortLink for DpdkLink {
 
     fn is_to_process(&self) -> bool {
         Self::is_to_process(self)
+    }
+
+    fn down_count(&self) -> u64 {
+        Self::down_count(self)
     }
 
     fn is_gone(&self) -> bool {

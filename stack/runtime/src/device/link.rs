@@ -113,6 +113,12 @@ impl DpdkLink {
         matches!(self.kind, LinkKind::Connection | LinkKind::OnlyConnection)
     }
 
+    /// Number of times that the connection has ended, where the driver's events show that.
+    #[must_use]
+    pub fn down_count(&self) -> u64 {
+        self.port.down_count()
+    }
+
     /// True if the process at the other end was there before this one.
     #[must_use]
     pub const fn joins_process(&self) -> bool {

@@ -39,13 +39,16 @@ pub enum AsyncEvent {
         /// The queue ([`Cq::id`](crate::Cq::id)).
         cq: CqId,
     },
-    /// The link of the port is down (`IBV_EVENT_PORT_ERR`). It ends no connection: TCP retransmits,
-    /// and gives up when its timeouts say so ([`TcpSettings`](crate::TcpSettings)).
+    /// The link of the port is down (`IBV_EVENT_PORT_ERR`). If it was a connection to another
+    /// process, that is gone, and connections end ([`Config::link_down_grace`]). Any other link may
+    /// come up again: TCP retransmits, and gives up when its timeouts say so
+    /// ([`TcpSettings`](crate::TcpSettings)).
     ///
     /// Noticed within 0.1 s, but not if the link comes up again before. The latest of the two
     /// events of the link is its present state, [`Context::link_is_up`], if both were not taken;
     /// several of the same count as one, the latest.
     ///
+    /// [`Config::link_down_grace`]: crate::Config::link_down_grace
     /// [`Context::link_is_up`]: crate::Context::link_is_up
     #[doc(alias = "IBV_EVENT_PORT_ERR")]
     PortError,

@@ -7,6 +7,7 @@ use ferrowarp_lockfree::doorbell::Doorbells;
 use ferrowarp_lockfree::spsc::{Consumer, Slots};
 use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
+use ferrowarp_proto::engine::ConnectionStatus;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{
@@ -142,9 +143,12 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn stream_send(&mut self, qp: QpId, bytes: &[u8]) -> Result<usize, CmError>;
     fn stream_receive(&mut self, qp: QpId, out: &mut [u8]) -> Result<usize, CmError>;
     fn start_fpdus(&mut self, now: Instant, qp: QpId, param: &ConnParam) -> Result<(), CmError>;
+    /// Ends every connection: the process at the other end of the link is gone.
+    fn on_link_lost(&mut self, now: Instant);
     /// Disconnects every queue pair and ends every listener.
     fn disconnect_all(&mut self, now: Instant);
 
+    fn connections(&self) -> Vec<ConnectionStatus>;
     fn connection_count(&self) -> usize;
     /// Connections not closed in both directions: all but those in TIME-WAIT.
     fn unfinished_count(&self) -> usize;

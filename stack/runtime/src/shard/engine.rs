@@ -15,7 +15,7 @@ use ferrowarp_proto::ddp::regions::StreamId;
 use ferrowarp_proto::ddp::untagged::BufferQueue;
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::ended::Ended;
-use ferrowarp_proto::engine::Engine;
+use ferrowarp_proto::engine::{ConnectionStatus, Engine};
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{
@@ -436,6 +436,12 @@ where
         result
     }
 
+    fn on_link_lost(&mut self, now: Instant) {
+        let now = self.advance(now);
+        self.engine.on_link_lost(now);
+        while self.route_events(now) {}
+    }
+
     fn disconnect_all(&mut self, now: Instant) {
         self.is_closing = true;
         let now = self.advance(now);
@@ -454,6 +460,10 @@ where
                 self.publisher.queue().end_source(event, shard_qp.shared.source());
             }
         }
+    }
+
+    fn connections(&self) -> Vec<ConnectionStatus> {
+        self.engine.connections(self.now)
     }
 
     fn connection_count(&self) -> usize {

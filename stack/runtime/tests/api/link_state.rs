@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use ferrowarp::{Access, AsyncEvent, ConnParam, ConnectError, Context, DriveMode, EventChannel};
+use ferrowarp::{
+    Access, AsyncEvent, ConnEvent, ConnParam, ConnectError, Context, DriveMode, EndReason,
+    EventChannel, Qp, QpState, TcpState, WcStatus,
+};
 
 use crate::support::heap_port::{TestLink, linked_contexts};
 use crate::support::*;
@@ -84,13 +87,13 @@ fn last_event_is_the_state_of_the_link() {
     assert_eq!(events[events.len() - 2], AsyncEvent::PortActive, "{events:?}");
 }
 
-/// A link that is down ends no connection, and a driver that takes long to read it delays none.
+/// A link that is down ends no connection if it is not to, and a driver that takes long to read it
+/// delays none.
 #[test]
 fn connection_lives_while_the_link_is_down_or_read() {
     let link = TestLink::new(true);
-    let (left, right) = open(DriveMode::Inline, &link);
-    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
-    let (a, _b) = connect(&left, &right);
+    let (left, right) = open_with_grace(DriveMode::Inline, &link, None);
+    let (a, b) = connect(&left, &right);
     let source = left.mr(64, Access::LOCAL_READ);
     let remote = right.mr(64, Access::REMOTE_WRITE);
     change(&link, &right.context, false);
@@ -102,6 +105,115 @@ fn connection_lives_while_the_link_is_down_or_read() {
     }
     drop(is_read);
     assert!(!right.context.link_is_up());
+    assert_eq!(b.state(), QpState::Rts);
+}
+
+fn open_with_grace(
+    drive: DriveMode,
+    link: &TestLink,
+    grace: Option<Duration>,
+) -> (Endpoint, Endpoint) {
+    let mut right = config(2, drive);
+    right.link_down_grace = grace;
+    let (left, right) = linked_contexts(config(1, drive), right, link);
+    (Endpoint::new(left), Endpoint::new(right))
+}
+
+/// Waits until the connection of a queue pair ends with the link, and returns how long that takes.
+fn ends_with_link(right: &Endpoint, b: &Qp) -> Duration {
+    let start = Instant::now();
+    let event = b.wait_event(TIMEOUT);
+    let took = start.elapsed();
+    let expected = ConnEvent::Disconnected { qp: b.id(), reason: EndReason::LinkDown };
+    assert_eq!(event, Some(expected));
+    assert_eq!((b.state(), right.context.connection_count()), (QpState::Error, 0));
+    took
+}
+
+/// The other process is killed: its connections, requests and attempts end, and the listener serves
+/// the next one.
+fn peer_loss_ends_connections(drive: DriveMode) {
+    let link = TestLink::new(true);
+    let (left, right) = open_with_grace(drive, &link, Some(Duration::ZERO));
+    let (_a, b) = connect(&left, &right);
+    b.post_recv(1, []).unwrap();
+    let connecting = right.qp();
+    connecting.connect((address(9), PORT).into(), ConnParam::new()).unwrap();
+    let listener = right.context.listen(PORT + 1, 1).unwrap();
+    let asking = left.qp();
+    asking.connect((address(2), PORT + 1).into(), ConnParam::new()).unwrap();
+    let request = listener.accept_timeout(TIMEOUT).expect("a request");
+    let list = right.context.connections();
+    let of = |qp: &Qp| list.iter().find(|each| each.qp == Some(qp.id())).expect("listed");
+    assert_eq!(list.len(), 3);
+    assert_eq!((of(&b).tcp_state, of(&b).is_passive), (TcpState::Established, true));
+    assert_eq!((Some(of(&b).local), Some(of(&b).peer)), (b.local(), b.peer()));
+    assert_eq!(of(&connecting).tcp_state, TcpState::SynSent);
+    assert!(!of(&connecting).is_passive && of(&connecting).stats.segments_out <= 1);
+    assert!(list.iter().any(|each| each.qp.is_none() && each.local.port() == PORT + 1));
+    assert!(list.iter().all(|each| each.age < TIMEOUT && each.idle < TIMEOUT));
+
+    link.set(false);
+    let took = ends_with_link(&right, &b);
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let found = right.completions(&left, 1);
+    assert_eq!((found[0].wr_id, found[0].status), (1, WcStatus::Flushed));
+    assert_eq!(connecting.wait_established(TIMEOUT), Err(ConnectError::LinkDown));
+    assert!(request.accept(&right.qp(), ConnParam::new()).is_err(), "the request is gone");
+
+    link.set(true);
+    drop((asking, listener));
+    let (_, next) = connect(&left, &right);
+    assert_eq!(next.state(), QpState::Rts);
+}
+
+#[test]
+fn peer_loss_ends_connections_inline() {
+    peer_loss_ends_connections(DriveMode::Inline);
+}
+
+#[test]
+fn peer_loss_ends_connections_with_a_helper() {
+    peer_loss_ends_connections(DriveMode::Helper);
+}
+
+/// The end of one process and the arrival of the next lie between two readings.
+#[test]
+fn process_that_is_replaced_at_once_is_lost_as_well() {
+    let link = TestLink::new(true);
+    let (left, right) = open_with_grace(DriveMode::Inline, &link, Some(Duration::ZERO));
+    let (_a, b) = connect(&left, &right);
+    link.flap();
+    ends_with_link(&right, &b);
+    let (_, next) = connect(&left, &right);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(next.state(), QpState::Rts, "once");
+}
+
+/// It came and went between two readings.
+#[test]
+fn process_that_was_never_seen_is_lost_as_well() {
+    let link = TestLink::new(false);
+    let (left, right) = open_with_grace(DriveMode::Inline, &link, Some(Duration::ZERO));
+    let (_a, b) = connect(&left, &right);
+    link.flap();
+    ends_with_link(&right, &b);
+}
+
+/// A switch that restarts within the time costs no connection.
+#[test]
+fn peer_is_lost_after_the_grace_alone() {
+    const GRACE: Duration = Duration::from_millis(600);
+    let link = TestLink::new(true);
+    let (left, right) = open_with_grace(DriveMode::Inline, &link, Some(GRACE));
+    let (_a, b) = connect(&left, &right);
+    change(&link, &right.context, false);
+    change(&link, &right.context, true);
+    link.flap();
+    assert_eq!(b.wait_event(GRACE + Duration::from_millis(300)), None);
+    change(&link, &right.context, false);
+    let took = ends_with_link(&right, &b);
+    assert!(took >= GRACE - Duration::from_millis(150), "{took:?}");
 }
 
 /// As of the second client of a `memif` server, which serves one.

@@ -49,6 +49,7 @@ impl<E: Env> Connection<E> {
         let error = match reason {
             EndReason::Reset if !self.tcp_established => ConnectError::Refused,
             EndReason::Reset => ConnectError::Reset,
+            EndReason::LinkDown => ConnectError::LinkDown,
             _ if self.unreachable => ConnectError::Unreachable,
             _ => ConnectError::TimedOut,
         };
@@ -68,6 +69,12 @@ impl<E: Env> Connection<E> {
             // req: DDP-021, DDP-134, DDP-136, RDMAP-244
             qp.enter_error(&mut cx.verbs, reason);
         }
+    }
+
+    /// Ends the connection, because the link to its peer has ended. Nothing is sent.
+    pub(crate) fn on_link_lost(&mut self, cx: &mut Context<E>) {
+        self.on_tcp_lost(cx, EndReason::LinkDown);
+        self.tcb.forget();
     }
 
     /// Handles the peer's FIN; everything before it was processed.

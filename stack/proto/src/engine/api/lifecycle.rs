@@ -226,6 +226,25 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Ok(())
     }
 
+    /// Ends every connection with [`EndReason::LinkDown`], and every attempt to connect with
+    /// [`ConnectError::LinkDown`]: the link is to one other process, which is gone, and TCP would
+    /// wait for it. Nothing is sent. Listeners stay, and so do connections to local addresses.
+    ///
+    /// [`ConnectError::LinkDown`]: crate::verbs::cm::ConnectError::LinkDown
+    /// [`EndReason::LinkDown`]: crate::verbs::cm::EndReason::LinkDown
+    pub fn on_link_lost(&mut self, now: Instant) {
+        let lost: Vec<u32> = self.connections.iter().map(|conn| conn.id.index).collect();
+        for &index in &lost {
+            if let Some((conn, cx)) = self.at(index)
+                && !cx.net.routing().is_local(conn.tcb.tuple().remote.ip())
+            {
+                conn.on_link_lost(cx);
+            }
+        }
+        // Requests that wait for the backlog of a listener are gone as well when it is their turn.
+        lost.into_iter().for_each(|index| self.handle_tcp_events(now, index));
+    }
+
     /// Sends application data in streaming mode ([`Start::Streaming`]). Returns the number of bytes
     /// accepted: at most 64 KiB are queued at a time.
     ///

@@ -3,6 +3,7 @@
 //!
 //! No part of it is DPDK's, so that a sanitizer sees every access.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crossbeam::queue::ArrayQueue;
@@ -119,6 +120,8 @@ impl Drop for HeapPort {
 pub(crate) struct TestLink {
     /// State. While it is locked, reading it takes as long.
     pub(crate) is_up: Arc<Mutex<bool>>,
+    /// Times that it has ended.
+    pub(crate) downs: Arc<AtomicU64>,
     /// The process at its other end was there first.
     pub(crate) joins: bool,
     /// Record of what was dropped: the port and the context's end of the link.
@@ -127,11 +130,17 @@ pub(crate) struct TestLink {
 
 impl TestLink {
     pub(crate) fn new(is_up: bool) -> Self {
-        Self { is_up: Arc::new(Mutex::new(is_up)), joins: false, dropped: Arc::default() }
+        let (is_up, downs) = (Arc::new(Mutex::new(is_up)), Arc::default());
+        Self { is_up, downs, joins: false, dropped: Arc::default() }
     }
 
     pub(crate) fn set(&self, is_up: bool) {
         *self.is_up.lock().unwrap() = is_up;
+    }
+
+    /// Ends and begins again, before anybody looks.
+    pub(crate) fn flap(&self) {
+        self.downs.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -145,6 +154,10 @@ impl PortLink for HeapLink {
 
     fn is_to_process(&self) -> bool {
         true
+    }
+
+    fn down_count(&self) -> u64 {
+        self.0.downs.load(Ordering::Relaxed)
     }
 
     fn joins_process(&self) -> bool {
