@@ -367,7 +367,11 @@
 //!
 //! | verbs, librdmacm | ferrowarp |
 //! |---|---|
-//! | `rdma_create_event_channel` | `context.event_channel()?` |
+//! | `rdma_create_event_channel` | `context.event_channel()?`, which each context has |
+//! | the same, for more | `context.create_event_channel()?` |
+//! | `channel` of `rdma_create_id` | `QpOptions::new(&cq).event_channel(&own)` |
+//! | `rdma_migrate_id` | `qp.set_event_channel(&own)?`, `listener.set_event_channel(&own)?` |
+//! | `rdma_destroy_event_channel` | `drop(own)`: its sources report to the context's again |
 //! | `rdma_get_cm_event`, `rdma_ack_cm_event` | `qp.wait_event(timeout)`, `qp.next_event()` |
 //! | the same, to connect | `qp.wait_established(timeout)?` |
 //! | `RDMA_CM_EVENT_CONNECT_REQUEST` | `AsyncEvent::ConnectRequest { .. }` |
@@ -405,6 +409,13 @@
 //!     ConnEvent::Disconnected { .. } => println!("ended"),
 //!     other => println!("{other:?}"),
 //! }
+//! let own = context.create_event_channel()?;
+//! let cq = context.create_cq(64)?;
+//! let options = QpOptions::new(&cq).event_channel(&own);
+//! let listener = context.listen(4791, 8)?;
+//! listener.set_event_channel(&own)?;
+//! qp.set_event_channel(&own)?;
+//! drop(own);
 //! let events = context.event_channel()?;
 //! let event = events.next_event().or_else(|| events.wait(timeout));
 //! match event.ok_or("no event")? {

@@ -8,7 +8,7 @@ mod ticket_queue;
 
 pub use async_event::AsyncEvent;
 pub(crate) use notify_fd::NotifyFd;
-pub(crate) use queue::{AsyncEventQueue, EventPublisher};
+pub(crate) use queue::{AsyncEventQueue, ChannelId, EventPublisher};
 pub(crate) use source::EventSource;
 pub(crate) use ticket_queue::TicketQueue;
 

@@ -7,9 +7,13 @@
 //! failure of the context and the states of the port have no source, and are queued at most once
 //! each as well.
 //!
+//! An application may have several channels, and name one for a source: the queue keeps the events
+//! of each apart. All others are those of the context's own channel.
+//!
 //! The shard never blocks here: it takes a lock only if that is free, and otherwise retries in its
 //! next poll ([`EventPublisher`]).
 
+use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -24,45 +28,109 @@ const RETRIED_PER_POLL: usize = 64;
 /// Queue of the sources of a context that have events, and the threads that sleep on them.
 pub(crate) struct AsyncEventQueue {
     state: Mutex<QueueState>,
-    wake: Condvar,
 }
 
+/// Channel of a context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct ChannelId(u64);
+
+impl ChannelId {
+    /// The context's own: for all sources that name no other.
+    pub(crate) const DEFAULT: Self = Self(0);
+}
+
+/// Events of one channel, and the threads that wait for any of them.
 #[derive(Default)]
-pub(crate) struct QueueState {
+struct Channel {
     pending: TicketQueue<AsyncEvent>,
-    /// Events that a task has taken for others, which may come later.
-    #[cfg(feature = "tokio")]
-    kept: TicketQueue<AsyncEvent>,
-    /// Threads that sleep until a source has events, by the event that names it.
-    pub(super) sleepers: Vec<(AsyncEvent, Thread)>,
     fd: Option<Arc<NotifyFd>>,
-    closed: bool,
+    wake: Arc<Condvar>,
 }
 
-impl QueueState {
+impl Channel {
     /// Queues an event, unless it is queued.
-    fn push(&mut self, event: AsyncEvent) -> bool {
+    fn push(&mut self, event: AsyncEvent) {
         if self.pending.is_empty()
             && let Some(fd) = &self.fd
         {
             fd.set();
         }
-        self.pending.push(event)
+        if self.pending.push(event) {
+            self.wake.notify_one();
+        }
     }
 
-    /// Removes and returns the oldest event. Before the application reads the source: a later event
-    /// is reported again.
-    pub(crate) fn pop(&mut self) -> Option<AsyncEvent> {
+    fn pop(&mut self) -> Option<AsyncEvent> {
         let event = self.pending.pop()?;
         self.clear_fd_if_empty();
         Some(event)
     }
 
-    /// Removes the oldest event, and keeps it unless it names a queue pair or a listener: the tasks
-    /// look at these themselves. False if there is none.
+    fn remove(&mut self, event: AsyncEvent) -> bool {
+        let was_pending = self.pending.remove(event);
+        if was_pending {
+            self.clear_fd_if_empty();
+        }
+        was_pending
+    }
+
+    fn clear_fd_if_empty(&self) {
+        if self.pending.is_empty()
+            && let Some(fd) = &self.fd
+        {
+            fd.clear();
+        }
+    }
+
+    fn close(&self) {
+        self.fd.iter().for_each(|fd| fd.hang_up());
+        self.wake.notify_all();
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct QueueState {
+    /// The context's own channel.
+    default: Channel,
+    others: HashMap<ChannelId, Channel>,
+    last_id: u64,
+    /// Channels other than the default, by the event that names the source.
+    routes: HashMap<AsyncEvent, ChannelId>,
+    /// Events that a task has taken for others, which may come later.
+    #[cfg(feature = "tokio")]
+    kept: TicketQueue<AsyncEvent>,
+    /// Threads that sleep until a source has events, by the event that names it.
+    pub(super) sleepers: Vec<(AsyncEvent, Thread)>,
+    closed: bool,
+}
+
+impl QueueState {
+    fn channel(&mut self, id: ChannelId) -> &mut Channel {
+        self.others.get_mut(&id).unwrap_or(&mut self.default)
+    }
+
+    /// Returns the channel of a source.
+    fn channel_of(&mut self, event: AsyncEvent) -> &mut Channel {
+        let id = self.routes.get(&event).copied().unwrap_or_default();
+        self.channel(id)
+    }
+
+    /// Queues an event, unless it is queued.
+    fn push(&mut self, event: AsyncEvent) {
+        self.channel_of(event).push(event);
+    }
+
+    /// Removes and returns the oldest event of a channel. Before the application reads the source:
+    /// a later event is reported again.
+    pub(crate) fn pop(&mut self, channel: ChannelId) -> Option<AsyncEvent> {
+        self.channel(channel).pop()
+    }
+
+    /// Removes the oldest event of the context's own channel, and keeps it unless it names a queue
+    /// pair or a listener: the tasks look at these themselves. False if there is none.
     #[cfg(feature = "tokio")]
     pub(crate) fn keep_next(&mut self) -> bool {
-        let Some(event) = self.pop() else { return false };
+        let Some(event) = self.default.pop() else { return false };
         if !matches!(event, AsyncEvent::Connection { .. } | AsyncEvent::ConnectRequest { .. }) {
             self.kept.push(event);
         }
@@ -78,29 +146,39 @@ impl QueueState {
     fn remove(&mut self, event: AsyncEvent) {
         #[cfg(feature = "tokio")]
         self.kept.remove(event);
-        if self.pending.remove(event) {
-            self.clear_fd_if_empty();
+        self.channel_of(event).remove(event);
+    }
+
+    /// Has a source report to this channel from now on, what it has pending as well.
+    fn route(&mut self, event: AsyncEvent, channel: ChannelId) {
+        let was_pending = self.channel_of(event).remove(event);
+        if channel == ChannelId::DEFAULT {
+            self.routes.remove(&event);
+        } else {
+            self.routes.insert(event, channel);
+        }
+        if was_pending {
+            self.push(event);
         }
     }
 
-    fn clear_fd_if_empty(&self) {
-        if self.pending.is_empty()
-            && let Some(fd) = &self.fd
-        {
-            fd.clear();
-        }
-    }
-
-    /// No further event occurs: wakes the threads that sleep on a source, or on the descriptor.
+    /// No further event occurs: wakes the threads that sleep on a source, or on a channel.
     fn close(&mut self) {
         self.closed = true;
-        self.fd.iter().for_each(|fd| fd.hang_up());
+        self.default.close();
+        self.others.values().for_each(Channel::close);
         self.sleepers.iter().for_each(|(_, thread)| thread.unpark());
     }
 
     /// True if no further event occurs.
     pub(crate) const fn is_closed(&self) -> bool {
         self.closed
+    }
+
+    /// Queues an event, and wakes the threads that sleep on its source.
+    fn publish(&mut self, event: AsyncEvent) {
+        self.wake(event);
+        self.push(event);
     }
 
     /// Wakes the threads that sleep on the source named by `event`.
@@ -112,62 +190,87 @@ impl QueueState {
 
 impl AsyncEventQueue {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), wake: Condvar::new() })
+        Arc::new(Self { state: Mutex::default() })
+    }
+
+    /// Creates a channel.
+    pub(crate) fn open_channel(&self) -> ChannelId {
+        let mut ready = self.lock();
+        ready.last_id += 1;
+        let id = ChannelId(ready.last_id);
+        ready.others.insert(id, Channel::default());
+        id
+    }
+
+    /// Removes a channel. Its sources report to the context's own again, what they have pending as
+    /// well.
+    pub(crate) fn close_channel(&self, id: ChannelId) {
+        let mut ready = self.lock();
+        let Some(mut channel) = ready.others.remove(&id) else { return };
+        ready.routes.retain(|_, of| *of != id);
+        while let Some(event) = channel.pop() {
+            ready.push(event);
+        }
+    }
+
+    /// Returns the channel of a source.
+    pub(crate) fn channel_of(&self, event: AsyncEvent) -> ChannelId {
+        self.lock().routes.get(&event).copied().unwrap_or_default()
+    }
+
+    /// Has a source report to this channel from now on, what it has pending as well.
+    pub(crate) fn route(&self, event: AsyncEvent, channel: ChannelId) {
+        self.lock().route(event, channel);
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the descriptor, created at the first call.
-    pub(crate) fn fd(&self) -> std::io::Result<Arc<NotifyFd>> {
+    /// Returns the descriptor of a channel, created at the first call.
+    pub(crate) fn fd(&self, channel: ChannelId) -> std::io::Result<Arc<NotifyFd>> {
         let mut ready = self.lock();
-        if let Some(fd) = &ready.fd {
+        let is_closed = ready.closed;
+        let channel = ready.channel(channel);
+        if let Some(fd) = &channel.fd {
             return Ok(Arc::clone(fd));
         }
         let fd = Arc::new(NotifyFd::new()?);
-        if !ready.pending.is_empty() {
+        if !channel.pending.is_empty() {
             fd.set();
         }
-        if ready.closed {
+        if is_closed {
             fd.hang_up();
         }
-        ready.fd = Some(Arc::clone(&fd));
+        channel.fd = Some(Arc::clone(&fd));
         Ok(fd)
     }
 
-    pub(crate) fn wait(&self, timeout: Duration) -> Option<AsyncEvent> {
+    /// Waits for an event of a channel.
+    pub(crate) fn wait(&self, channel: ChannelId, timeout: Duration) -> Option<AsyncEvent> {
         let end = Instant::now().checked_add(timeout);
         let mut ready = self.lock();
+        let wake = Arc::clone(&ready.channel(channel).wake);
         loop {
-            if let Some(event) = ready.pop() {
+            if let Some(event) = ready.pop(channel) {
                 return Some(event);
             }
             if ready.closed {
                 return None;
             }
             ready = match time_left(end) {
-                None => self.wake.wait(ready).unwrap_or_else(PoisonError::into_inner),
+                None => wake.wait(ready).unwrap_or_else(PoisonError::into_inner),
                 Some(Duration::ZERO) => return None,
                 Some(left) => {
-                    self.wake.wait_timeout(ready, left).unwrap_or_else(PoisonError::into_inner).0
+                    wake.wait_timeout(ready, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
-        }
-    }
-
-    /// Queues an event, and wakes the threads that sleep on its source. `ready` is the state.
-    fn publish(&self, ready: &mut QueueState, event: AsyncEvent) {
-        ready.wake(event);
-        if ready.push(event) {
-            self.wake.notify_one();
         }
     }
 
     /// No further event occurs: all waiting threads return, also those that begin to wait later.
     pub(crate) fn close(&self) {
         self.lock().close();
-        self.wake.notify_all();
     }
 
     /// Publishes the state that something has entered, from a thread that may wait for the lock.
@@ -180,22 +283,25 @@ impl AsyncEventQueue {
         }
         ready.remove(event);
         ready.push(event);
-        self.wake.notify_one();
         true
     }
 
-    /// Removes the pending event of a source that is destroyed. The shards publish it no more.
+    /// Removes the pending event of a source that is destroyed, and its channel. The shards publish
+    /// it no more.
     pub(crate) fn remove(&self, event: AsyncEvent) {
-        self.lock().remove(event);
+        let mut ready = self.lock();
+        ready.remove(event);
+        ready.routes.remove(&event);
     }
 
-    /// Removes the pending event of a source, if nobody has ever looked at the queue, and if
+    /// Removes the pending event of a source, if nobody has ever looked at its channel, and if
     /// `is_empty` returns true: the source has no events. One that it gets later is published after
     /// it is stored, and so is queued again.
     pub(crate) fn remove_if_unseen(&self, event: AsyncEvent, is_empty: impl FnOnce() -> bool) {
         let mut ready = self.lock();
-        if ready.fd.is_none() && is_empty() {
-            ready.remove(event);
+        let channel = ready.channel_of(event);
+        if channel.fd.is_none() && is_empty() {
+            channel.remove(event);
         }
     }
 }
@@ -222,7 +328,7 @@ impl EventPublisher {
     #[cold]
     pub(crate) fn publish(&mut self, event: AsyncEvent) {
         match try_lock(&self.events.state) {
-            Some(mut ready) => self.events.publish(&mut ready, event),
+            Some(mut ready) => ready.publish(event),
             None => {
                 self.deferred.push(event);
             }
@@ -246,7 +352,7 @@ impl EventPublisher {
         let Some(mut ready) = try_lock(&self.events.state) else { return };
         for _ in 0..RETRIED_PER_POLL {
             let Some(event) = self.deferred.pop() else { break };
-            self.events.publish(&mut ready, event);
+            ready.publish(event);
         }
     }
 
@@ -264,8 +370,6 @@ impl EventPublisher {
         if is_last {
             ready.close();
         }
-        drop(ready);
-        self.events.wake.notify_all();
     }
 }
 

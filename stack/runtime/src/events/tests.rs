@@ -18,7 +18,7 @@ fn event(port: u16) -> AsyncEvent {
 }
 
 fn drain(events: &AsyncEventQueue) -> Vec<AsyncEvent> {
-    std::iter::from_fn(|| events.lock().pop()).collect()
+    std::iter::from_fn(|| events.lock().pop(ChannelId::DEFAULT)).collect()
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn event_of_an_empty_source_is_withdrawn() {
     assert_eq!(drain(&events), [a]);
     publisher.publish(b);
     assert_eq!(drain(&events), [b], "it is queued again");
-    let _fd = events.fd().unwrap();
+    let _fd = events.fd(ChannelId::DEFAULT).unwrap();
     publisher.publish(a);
     events.remove_if_unseen(a, || true);
     assert_eq!(drain(&events), [a]);
@@ -152,7 +152,7 @@ fn fd_is_readable_while_events_are_pending() {
     let (a, b) = (event(1), event(2));
     // Created late, it is readable for an earlier event.
     publisher.publish(a);
-    let fd = events.fd().unwrap();
+    let fd = events.fd(ChannelId::DEFAULT).unwrap();
     let file = File::from(fd.as_fd().try_clone_to_owned().unwrap());
     // Counts the readable bytes and writes them back.
     let readable = || {
@@ -163,9 +163,9 @@ fn fd_is_readable_while_events_are_pending() {
     assert_eq!(readable(), 1);
     publisher.publish(b);
     assert_eq!(readable(), 1);
-    events.lock().pop();
+    events.lock().pop(ChannelId::DEFAULT);
     assert_eq!(readable(), 1);
-    events.lock().pop();
+    events.lock().pop(ChannelId::DEFAULT);
     assert_eq!(readable(), 0);
     publisher.publish(a);
     events.remove(a);
@@ -259,4 +259,30 @@ fn port_is_free_once_the_event_of_its_listener_is_withdrawn() {
         assert!(early.is_err(), "the event may be the successor's");
         assert!(listens.recv().unwrap().is_some());
     });
+}
+
+#[test]
+fn source_reports_to_its_channel_alone() {
+    let events = AsyncEventQueue::new();
+    let mut publisher = EventPublisher::new(Arc::clone(&events));
+    let own = events.open_channel();
+    let take = |channel| std::iter::from_fn(|| events.lock().pop(channel)).collect::<Vec<_>>();
+    events.route(event(1), own);
+    publisher.publish(event(1));
+    publisher.publish(event(2));
+    assert_eq!((take(own), take(ChannelId::DEFAULT)), (vec![event(1)], vec![event(2)]));
+    // What is pending moves with its source, and back when the channel is closed.
+    publisher.publish(event(2));
+    events.route(event(2), own);
+    assert_eq!((events.channel_of(event(2)), take(ChannelId::DEFAULT)), (own, vec![]));
+    publisher.publish(event(1));
+    events.close_channel(own);
+    assert_eq!(take(ChannelId::DEFAULT), [event(2), event(1)]);
+    assert_eq!(events.channel_of(event(1)), ChannelId::DEFAULT);
+    // The name of a source that is destroyed may be given to another.
+    let other = events.open_channel();
+    events.route(event(1), other);
+    events.remove(event(1));
+    publisher.publish(event(1));
+    assert_eq!((take(other), take(ChannelId::DEFAULT)), (vec![], vec![event(1)]));
 }

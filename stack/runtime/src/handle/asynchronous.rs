@@ -164,8 +164,9 @@ impl AsyncCq {
     }
 }
 
-/// Events of a context, for any number of tasks. It takes all events of the context's
-/// [`EventChannel`]: a context has one of either.
+/// Events of a context, for any number of tasks. It takes all events of the context's own
+/// [`EventChannel`]: a context has one of either. Queue pairs and listeners that name another
+/// channel wake no task.
 #[derive(Debug)]
 pub struct AsyncEvents {
     channel: EventChannel,

@@ -57,6 +57,7 @@ impl fmt::Debug for QpOptions<'_> {
             max_recv_sge,
             max_inline_data,
             shard,
+            event_channel,
             user_data,
         } = self;
         f.debug_struct("QpOptions")
@@ -69,6 +70,7 @@ impl fmt::Debug for QpOptions<'_> {
             .field("max_recv_sge", max_recv_sge)
             .field("max_inline_data", max_inline_data)
             .field("shard", shard)
+            .field("event_channel", event_channel)
             .field("user_data", user_data)
             .finish()
     }

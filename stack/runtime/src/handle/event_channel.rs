@@ -1,15 +1,29 @@
-//! Event channel of a context: all events but completions, with one file descriptor.
+//! Event channels of a context: all events but completions, with a file descriptor each.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::context::{Context, ContextInner};
-use crate::events::{AsyncEvent, NotifyFd};
+use crate::events::{AsyncEvent, ChannelId, NotifyFd};
 use crate::fork::{ForkArc, check_process, is_child};
 
-/// Event channel: reports the events of a context that are not completions. Each context has one;
-/// clones refer to it.
+/// Event channel: reports the events of a context that are not completions. Each context has one
+/// ([`Context::event_channel`]); clones refer to it.
+///
+/// An application may create more ([`Context::create_event_channel`]), for example one for each of
+/// its threads or libraries. A queue pair names its channel at its creation
+/// ([`QpOptions::event_channel`]) or later ([`Qp::set_event_channel`]), a listener after its own
+/// ([`Listener::set_event_channel`]). Connection requests come to the channel of the listener, and
+/// the events of an accepted connection to that of its queue pair. Everything else comes to the
+/// context's own: events of sources that name no channel, of completion queues and shared receive
+/// queues, of the link and of the context. Once the last clone of a created channel is dropped, the
+/// sources that name it report to the context's own again, and nothing is lost. Calls that wait for
+/// one source, such as [`Qp::wait_event`], need no channel.
+///
+/// [`QpOptions::event_channel`]: crate::QpOptions::event_channel
+/// [`Qp::set_event_channel`]: crate::Qp::set_event_channel
+/// [`Listener::set_event_channel`]: crate::Listener::set_event_channel
 ///
 /// An event names its source; the details are taken from the source, until it has no more. Events
 /// of one source that are not yet taken are reported once. If the source was emptied in another way
@@ -33,25 +47,63 @@ use crate::fork::{ForkArc, check_process, is_child};
 pub struct EventChannel {
     context: ForkArc<ContextInner>,
     fd: Arc<NotifyFd>,
+    /// `None`: the context's own.
+    created: Option<Arc<CreatedChannel>>,
+}
+
+/// Channel that ends with its last handle.
+struct CreatedChannel {
+    context: ForkArc<ContextInner>,
+    id: ChannelId,
+}
+
+impl Drop for CreatedChannel {
+    fn drop(&mut self) {
+        if !is_child() {
+            self.context.events.close_channel(self.id);
+        }
+    }
 }
 
 impl Context {
-    /// Returns the channel for all events but completions: connection events, connection requests,
-    /// limit events of shared receive queues, changes of the link and asynchronous errors. A
-    /// context has one.
+    /// Returns the context's own channel, for all events but completions: connection events,
+    /// connection requests, limit events of shared receive queues, changes of the link and
+    /// asynchronous errors.
     ///
     /// # Errors
     /// If the operating system has no file descriptor left, and in a child made by `fork`.
-    #[doc(alias = "rdma_create_event_channel")]
     pub fn event_channel(&self) -> std::io::Result<EventChannel> {
         check_process().map_err(std::io::Error::other)?;
         let context = self.inner().clone();
-        let fd = context.events.fd()?;
-        Ok(EventChannel { context, fd })
+        let fd = context.events.fd(ChannelId::DEFAULT)?;
+        Ok(EventChannel { context, fd, created: None })
+    }
+
+    /// Creates a channel for the events of queue pairs and listeners that name it.
+    ///
+    /// # Errors
+    /// As [`Context::event_channel`].
+    #[doc(alias = "rdma_create_event_channel")]
+    pub fn create_event_channel(&self) -> std::io::Result<EventChannel> {
+        check_process().map_err(std::io::Error::other)?;
+        let context = self.inner().clone();
+        let id = context.events.open_channel();
+        let created = CreatedChannel { context: context.clone(), id };
+        let fd = context.events.fd(id)?;
+        Ok(EventChannel { context, fd, created: Some(Arc::new(created)) })
     }
 }
 
 impl EventChannel {
+    pub(crate) fn belongs_to(&self, context: &ForkArc<ContextInner>) -> bool {
+        self.context.ptr_eq(context)
+    }
+
+    /// Number of the channel in its context.
+    pub(crate) fn id(&self) -> ChannelId {
+        self.created.as_ref().map_or(ChannelId::DEFAULT, |created| created.id)
+    }
+
     /// True if no further event occurs.
     #[cfg(feature = "tokio")]
     pub(crate) fn has_ended(&self) -> bool {
@@ -79,7 +131,7 @@ impl EventChannel {
     #[must_use]
     pub fn next_event(&self) -> Option<AsyncEvent> {
         // In a child of `fork` another thread may have held the lock.
-        if is_child() { None } else { self.context.events.lock().pop() }
+        if is_child() { None } else { self.context.events.lock().pop(self.id()) }
     }
 
     /// Waits for an event, for `timeout` at most, and removes it. Sleeps, unless only the
@@ -104,7 +156,7 @@ impl EventChannel {
         }
         // The thread that polls instead of this one polls often for a while.
         let _awaiting = self.context.shards.add_waiters();
-        self.context.events.wait(timeout)
+        self.context.events.wait(self.id(), timeout)
     }
 }
 

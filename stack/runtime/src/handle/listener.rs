@@ -6,7 +6,8 @@ use std::time::Duration;
 use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ListenAddr, ReadDepths, RequestId};
 
 use crate::context::{Context, ContextInner};
-use crate::fork::{ForkArc, is_child};
+use crate::fork::{ForkArc, check_process, is_child};
+use crate::handle::event_channel::EventChannel;
 use crate::handle::qp::Qp;
 use crate::shard::{Backlog, PendingRequest, ShardControl};
 
@@ -117,6 +118,20 @@ impl Listener {
     #[must_use]
     pub fn local_addr(&self) -> ListenAddr {
         self.backlog.addr()
+    }
+
+    /// Has the listener report requests to this channel from now on, those pending as well.
+    ///
+    /// # Errors
+    /// `OtherChannel`: the channel is of another context; `Ended` in a child made by `fork`.
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn set_event_channel(&self, channel: &EventChannel) -> Result<(), CmError> {
+        check_process()?;
+        if !channel.belongs_to(&self.context) {
+            return Err(CmError::OtherChannel);
+        }
+        self.context.events.route(self.backlog.event(), channel.id());
+        Ok(())
     }
 
     /// Removes and returns the oldest request. Does not poll: for applications whose threads drive

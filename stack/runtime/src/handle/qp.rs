@@ -89,6 +89,9 @@ impl Qp {
         if !send_cq.belongs_to(context) || !recv_cq.belongs_to(context) {
             return Err(CreateError::OtherContext);
         }
+        if options.event_channel.is_some_and(|channel| !channel.belongs_to(context)) {
+            return Err(CreateError::OtherContext);
+        }
         let srq = options.srq;
         srq.map_or(Ok(()), |srq| srq.check_domain(pd))?;
         context.check_open()?;
@@ -117,6 +120,9 @@ impl Qp {
             wanted: 1,
         })?;
         let id = QpId { index, generation };
+        if let Some(channel) = options.event_channel {
+            context.events.route(AsyncEvent::Connection { qp: id }, channel.id());
+        }
         let (shared, stream, added) = Self::add_queues(pd, [&send_cq, &recv_cq], cap, id);
         let qp = Self {
             shared,

@@ -23,6 +23,7 @@ mod drive_modes;
 mod during_poll;
 mod end_to_end;
 mod ended;
+mod event_channels;
 mod extensions;
 mod fork;
 mod fork_calls;

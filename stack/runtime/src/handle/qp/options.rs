@@ -6,6 +6,7 @@ use ferrowarp_proto::verbs::qp::QpCap;
 
 use crate::error::CreateError;
 use crate::handle::cq::Cq;
+use crate::handle::event_channel::EventChannel;
 use crate::handle::srq::Srq;
 use crate::limits::check_request;
 
@@ -35,6 +36,11 @@ pub struct QpOptions<'a> {
     pub max_inline_data: usize,
     /// Shard to which it is to belong. `None`: that of its queues, or of its connection.
     pub shard: Option<usize>,
+    /// Channel of its events; `None`: the context's own ([`Context::event_channel`]).
+    ///
+    /// [`Context::event_channel`]: crate::Context::event_channel
+    #[doc(alias = "rdma_create_id")]
+    pub event_channel: Option<&'a EventChannel>,
     /// Word of the application ([`Qp::user_data`](crate::Qp::user_data)); 0 if it is not set.
     pub user_data: u64,
 }
@@ -55,6 +61,7 @@ impl<'a> QpOptions<'a> {
             max_recv_sge: recvs.max_recv_sge,
             max_inline_data: sends.max_inline_data,
             shard: None,
+            event_channel: None,
             user_data: 0,
         }
     }
@@ -68,6 +75,7 @@ impl<'a> QpOptions<'a> {
         max_recv_sge: usize,
         max_inline_data: usize,
         shard: Option<usize>,
+        event_channel: Option<&'a EventChannel>,
         user_data: u64,
     }
 

@@ -32,9 +32,11 @@ impl Qp {
             sends: SqCap { max_send_wr, max_send_sge, max_inline_data },
             recvs: RqCap { max_recv_wr: max_recv_wr.max(1), max_recv_sge },
         };
+        let channel = self.context().events.channel_of(self.event());
         self.leave();
         let index = self.id.index;
         self.id = QpId { index, generation: self.context().qp_ids.renew(index) };
+        self.context().events.route(self.event(), channel);
         let (shared, stream, added) =
             Self::add_queues(&self.pd, [&self.send_cq, &self.recv_cq], cap, self.id);
         (self.shared, self.stream) = (shared, stream);

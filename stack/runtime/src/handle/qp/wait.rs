@@ -2,12 +2,27 @@
 
 use std::time::Duration;
 
-use ferrowarp_proto::verbs::cm::{ConnEvent, ConnInfo, ConnectError};
+use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnInfo, ConnectError};
 
 use super::Qp;
-use crate::fork::is_child;
+use crate::fork::{check_process, is_child};
+use crate::handle::event_channel::EventChannel;
 
 impl Qp {
+    /// Has the queue pair report to this channel from now on, what it has pending as well.
+    ///
+    /// # Errors
+    /// `OtherChannel`: the channel is of another context; `Ended` in a child made by `fork`.
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn set_event_channel(&self, channel: &EventChannel) -> Result<(), CmError> {
+        check_process()?;
+        if !channel.belongs_to(self.context()) {
+            return Err(CmError::OtherChannel);
+        }
+        self.context().events.route(self.event(), channel.id());
+        Ok(())
+    }
+
     /// Removes and returns the oldest event. Does not poll the shard.
     #[doc(alias = "rdma_get_cm_event")]
     #[doc(alias = "rdma_ack_cm_event")]
