@@ -219,6 +219,7 @@ fn generate(flags: &[String]) -> Result<Release, String> {
         .allowlist_function("rte_eth_dev_(get_port_by_name|info_get|configure)")
         .allowlist_function("rte_eth_dev_(start|stop|close|adjust_nb_rx_tx_desc)")
         .allowlist_function("rte_eth_dev_(socket_id|rss_hash_conf_get|rss_reta_query)")
+        .allowlist_function("rte_eth_dev_rx_intr_(enable|disable|ctl_q_get_fd)")
         .allowlist_function("rte_eth_(rx_queue_setup|tx_queue_setup|macaddr_get)")
         .allowlist_function("rte_eth_(promiscuous_enable|find_next|stats_get)")
         .allowlist_function("rte_eth_dev_(is_valid_port|conf_get|get_mtu)")

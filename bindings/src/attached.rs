@@ -4,6 +4,7 @@ use core::ffi::CStr;
 use core::fmt::Debug;
 use core::ops::Range;
 use std::ffi::CString;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use crate::eal::control_lock;
@@ -134,6 +135,8 @@ pub(crate) struct Attached {
     borrowed: Option<BorrowedQueues>,
     /// Watches for the kernel's request to return the device; `None` if it cannot be known.
     watch: Option<Watch>,
+    /// Sockets of `net_af_packet`, by queue; the driver closes them with the port.
+    pub(crate) packet_sockets: Vec<RawFd>,
     /// Resources the port refers to, released after it is closed.
     kept: Vec<Arc<dyn Debug + Send + Sync>>,
 }
@@ -160,7 +163,16 @@ impl Attached {
         let driver = info.map_or(Driver::Other, |info| Driver::of(&info));
         // A device that is to be removed is the host program's affair where the port is.
         let watch = info.filter(|_| borrowed.is_none()).and_then(|info| Watch::new(id, &info));
-        Self { id, started: false, driver, hotplugged, borrowed, watch, kept: Vec::new() }
+        Self {
+            id,
+            started: false,
+            driver,
+            hotplugged,
+            borrowed,
+            watch,
+            packet_sockets: Vec::new(),
+            kept: Vec::new(),
+        }
     }
 
     /// Keeps a resource that the port refers to until the port is closed.

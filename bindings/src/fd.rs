@@ -1,8 +1,11 @@
-//! File descriptors: those that drivers open, and sockets that never block.
+//! File descriptors: those that drivers open, sockets that never block, and waits for several.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, RawFd};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 /// Has the sockets that this process has bound to a path, whoever owns them, closed in programs
 /// that it executes: the server's, and its ends of connections. As far as /proc tells.
@@ -34,6 +37,64 @@ pub fn receive_byte(socket: BorrowedFd<'_>) {
     unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
 }
 
+/// Waits until one of the descriptors is readable, has an error or is at its end, for `timeout` at
+/// most. Returns which are; none of them also after a signal.
+#[must_use]
+pub fn wait_readable<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Duration) -> [bool; N] {
+    let mut polled =
+        fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    // The longest time that the kernel's clock takes is more than any sleep.
+    let seconds = timeout.as_secs().min(u64::from(u32::MAX));
+    let timeout = libc::timespec {
+        tv_sec: libc::time_t::try_from(seconds).unwrap_or(libc::time_t::MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let count = libc::nfds_t::try_from(N).unwrap_or(0);
+    // SAFETY: an array to update with its length, descriptors that are open meanwhile, a time to
+    // read, and no signal mask.
+    let ready =
+        unsafe { libc::ppoll(polled.as_mut_ptr(), count, &raw const timeout, core::ptr::null()) };
+    polled.map(|polled| ready > 0 && polled.revents != 0)
+}
+
+/// An eventfd: readable from [`EventFd::set`] until [`EventFd::clear`]. Neither ever waits.
+#[derive(Debug)]
+pub struct EventFd(File);
+
+impl EventFd {
+    /// Creates one that is not readable.
+    ///
+    /// # Errors
+    /// If the process has no descriptor left.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: a plain system call.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that has no other owner.
+        Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(fd) })))
+    }
+
+    /// Makes it readable. One system call.
+    pub fn set(&self) {
+        // Fails only if it has been set 2^64 times: it is readable then.
+        let _ = (&self.0).write(&1_u64.to_ne_bytes());
+    }
+
+    /// Makes it unreadable. One system call.
+    pub fn clear(&self) {
+        // Fails if it is not readable.
+        let _ = (&self.0).read(&mut [0; 8]);
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 fn is_bound_to(fd: RawFd, path: &Path) -> bool {
     let mut address = libc::sockaddr_un { sun_family: 0, sun_path: [0; 108] };
     let mut len = libc::socklen_t::try_from(size_of::<libc::sockaddr_un>()).unwrap_or(0);
@@ -51,6 +112,22 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
+
+    #[test]
+    fn wait_ends_when_a_descriptor_is_readable() {
+        let [first, second] = [(); 2].map(|()| EventFd::new().unwrap());
+        let wait = |time| wait_readable([first.as_fd(), second.as_fd()], time);
+        assert_eq!(wait(Duration::from_millis(1)), [false, false]);
+        second.set();
+        second.set();
+        assert_eq!(wait(Duration::MAX), [false, true]);
+        second.clear();
+        assert_eq!(wait(Duration::ZERO), [false, false]);
+        std::thread::scope(|scope| {
+            scope.spawn(|| first.set());
+            while wait(Duration::MAX) != [true, false] {}
+        });
+    }
 
     #[test]
     fn sockets_bound_to_the_path_are_closed_on_exec() {

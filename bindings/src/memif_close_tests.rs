@@ -75,6 +75,7 @@ impl SilentServer {
             promiscuous: false,
             offloads: crate::Offloads::NONE,
             rss: false,
+            rx_interrupts: false,
         };
         self.attach_client(eal).start(&config).unwrap()
     }

@@ -11,6 +11,7 @@ use crate::memif_disconnect;
 use crate::mempool::{Mempool, RxPool};
 use crate::offload::Offloads;
 use crate::queue::{self, RxQueue, TxQueue};
+use crate::rx_intr::PacketSockets;
 use crate::{fd, rss, sys, vhost_state};
 
 /// Bus of a device.
@@ -81,6 +82,8 @@ pub struct PortConfig {
     /// RSS over IP addresses and TCP ports, as far as the port has it ([`PortInfo::rss`]); the key
     /// and the redirection table are the driver's ([`RxQueue::rss_config`]).
     pub rss: bool,
+    /// Receive interrupts ([`RxQueue::interrupt`]), if the driver accepts them.
+    pub rx_interrupts: bool,
 }
 
 impl PortConfig {
@@ -119,6 +122,7 @@ impl Eal {
             return port.ok_or(Error::NoPort);
         }
         let (name_c, arguments) = (name.as_ptr(), arguments.as_ptr());
+        let sockets = name.to_bytes().starts_with(b"net_af_packet").then(PacketSockets::now);
         // EAL puts its arguments in a message to secondary processes, even if there can be none,
         // and 24.11 refuses more than 127 bytes: too few for the path of a socket.
         let status = match bus {
@@ -132,7 +136,12 @@ impl Eal {
             return Err(Error::Hotplug(Errno::from_return(status)));
         }
         match port_id_by_name(&name) {
-            Some(id) if own(id) => Ok(Port(Attached::new(id, Some((bus.name(), name))))),
+            Some(id) if own(id) => {
+                let mut port = Attached::new(id, Some((bus.name(), name)));
+                let opened = sockets.map(|before| before.opened_since());
+                port.packet_sockets = opened.unwrap_or_default();
+                Ok(Port(port))
+            }
             // It was attached before and has an owner.
             Some(_) => Err(Error::NoPort),
             None => {
@@ -242,7 +251,7 @@ impl Port {
                 // Peers can connect from when it is configured.
                 vhost_state::watch(port.id, config.wired(), config.socket.clone())?;
             }
-            configure(&port, config)?;
+            let has_interrupts = configure(&port, config)?;
             if let Some(socket) = &config.socket {
                 // An executed program would keep it alive after its server.
                 fd::close_sockets_on_exec(socket);
@@ -251,7 +260,14 @@ impl Port {
                 memif_disconnect::hook_log()?;
             }
             // SAFETY: the port is configured and all its queues are set up.
-            check(unsafe { sys::rte_eth_dev_start(port.id) }, Error::PortStart)?;
+            let start = || check(unsafe { sys::rte_eth_dev_start(port.id) }, Error::PortStart);
+            let mut started = start();
+            if started.is_err() && has_interrupts {
+                // Some drivers find only here that the card or the host has too few vectors.
+                configure(&port, &PortConfig { rx_interrupts: false, ..config.clone() })?;
+                started = start();
+            }
+            started?;
             port.started = true;
             if config.promiscuous {
                 // Some ports are always promiscuous and reject the call, so its result is ignored.
@@ -275,8 +291,8 @@ impl Port {
     }
 }
 
-/// Configures an attached port and sets up its queues.
-fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
+/// Configures an attached port and sets up its queues. True if it has receive interrupts.
+fn configure(port: &Attached, config: &PortConfig) -> Result<bool, Error> {
     let info = port.raw_info()?;
     let mut wanted = sys::rte_eth_conf::default();
     if let Some(mtu) = config.mtu {
@@ -291,9 +307,20 @@ fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
         wanted.rx_adv_conf.rss_conf.rss_hf = rss::HASHED & info.flow_type_rss_offloads;
     }
     let queues = config.wired();
-    // SAFETY: an attached, stopped port and a complete configuration, which is copied.
-    let status = unsafe { sys::rte_eth_dev_configure(port.id, queues, queues, &raw const wanted) };
-    check(status, Error::PortConfigure)?;
+    let configure = |wanted: &sys::rte_eth_conf| {
+        // SAFETY: an attached, stopped port and a complete configuration, which is copied.
+        let status = unsafe { sys::rte_eth_dev_configure(port.id, queues, queues, wanted) };
+        check(status, Error::PortConfigure)
+    };
+    let with_interrupts = config.rx_interrupts.then(|| {
+        let mut wanted = wanted;
+        wanted.intr_conf.set_rxq(1);
+        wanted
+    });
+    let rx_interrupts = with_interrupts.is_some_and(|wanted| configure(&wanted).is_ok());
+    if !rx_interrupts {
+        configure(&wanted)?;
+    }
     let (mut rx, mut tx) = (config.rx_descriptors, config.tx_descriptors);
     // SAFETY: a configured port and two numbers to adjust.
     let status =
@@ -318,5 +345,5 @@ fn configure(port: &Attached, config: &PortConfig) -> Result<(), Error> {
         let status = unsafe { sys::rte_eth_tx_queue_setup(port.id, queue, tx, socket, set_up) };
         check(status, Error::TxQueue)?;
     }
-    Ok(())
+    Ok(rx_interrupts)
 }

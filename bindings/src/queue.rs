@@ -13,6 +13,7 @@ use crate::memif_disconnect;
 use crate::memif_ring;
 use crate::mempool::RxPool;
 use crate::rss::{self, RssConfig};
+use crate::rx_intr::RxInterrupt;
 use crate::{removal, sys, vhost_state};
 
 /// Largest burst, in frames.
@@ -140,6 +141,14 @@ impl RxQueue {
     #[must_use]
     pub fn rss_config(&self) -> Option<RssConfig> {
         rss::read(&self.port)
+    }
+
+    /// Returns the queue's receive interrupt; `None` if it has none: the driver knows none, or
+    /// they were not requested ([`PortConfig::rx_interrupts`](crate::PortConfig::rx_interrupts)).
+    /// `net_af_packet` always has them. A control-path call, as [`RxQueue::link_is_up`].
+    #[must_use]
+    pub fn interrupt(&self) -> Option<RxInterrupt> {
+        if self.has_wire() { RxInterrupt::of(&self.port, self.queue) } else { None }
     }
 
     /// Returns the port's loss counters, as far as its driver maintains them. A control-path call,

@@ -75,6 +75,7 @@ fn pair(eal: Eal) -> [RingEnd; 2] {
             promiscuous: true,
             offloads: crate::Offloads::NONE,
             rss: false,
+            rx_interrupts: false,
         };
         let (rx, tx) = port.start(&config).unwrap().remove(0);
         RingEnd { pool, rx, tx }

@@ -10,14 +10,10 @@
 //! polls, the helper's state is `Standby`, and posting pays neither the fence nor a wake-up.
 
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use crossbeam::utils::CachePadded;
 
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, Thread, fence, park_timeout};
-
-/// The helper takes over when the application has not polled for this long.
-pub const TAKEOVER_NS: u64 = 20_000;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
 /// State of the helper, for threads that may have to wake it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +52,8 @@ impl Waiters {
 pub struct HelperWakeup {
     /// Time of the application's last poll, in nanoseconds of the shard's clock; 0: handed over.
     app_polled_at: CachePadded<AtomicU64>,
+    /// Time of the application's last poll that found something to do.
+    app_busy_at: CachePadded<AtomicU64>,
     /// A [`HelperState`].
     state: CachePadded<AtomicU32>,
     /// Threads that sleep, or may be about to, until the shard has something for them.
@@ -64,7 +62,10 @@ pub struct HelperWakeup {
     fd_exported: AtomicBool,
     /// See [`Waiters::wait_seq`].
     wait_seq: AtomicU32,
-    helper: OnceLock<Thread>,
+    /// Changes whenever a control call has changed the shard's state.
+    control_seq: AtomicU32,
+    /// Ends the helper's sleep, or its next one.
+    wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// Without a helper.
@@ -72,11 +73,13 @@ impl Default for HelperWakeup {
     fn default() -> Self {
         Self {
             app_polled_at: CachePadded::new(AtomicU64::new(0)),
+            app_busy_at: CachePadded::new(AtomicU64::new(0)),
             state: CachePadded::new(AtomicU32::new(HelperState::Standby as u32)),
             waiter_count: AtomicU32::new(0),
             fd_exported: AtomicBool::new(false),
             wait_seq: AtomicU32::new(0),
-            helper: OnceLock::new(),
+            control_seq: AtomicU32::new(0),
+            wake: OnceLock::new(),
         }
     }
 }
@@ -96,6 +99,17 @@ impl HelperWakeup {
         }
     }
 
+    /// The application's poll found something to do.
+    #[inline]
+    pub fn on_app_busy(&self, now_ns: u64) {
+        self.app_busy_at.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// Time of the application's last poll that found something to do; 0 if there was none.
+    pub fn app_busy_at(&self) -> u64 {
+        self.app_busy_at.load(Ordering::Relaxed)
+    }
+
     /// Work was posted, and its doorbell rung. One load while the application polls.
     #[inline]
     pub fn on_post(&self) {
@@ -104,13 +118,25 @@ impl HelperWakeup {
         }
     }
 
-    /// The application has polled while queue pairs were hot. If the helper sleeps for lack of
-    /// work, it has not seen that, and is woken.
+    /// The application's poll has changed the shard's state: queue pairs are hot, or timers run. If
+    /// the helper sleeps for lack of work, it has not seen that, and is woken.
     #[inline]
-    pub fn on_hot(&self) {
+    pub fn on_app_change(&self) {
         if self.state.load(Ordering::Relaxed) >= HelperState::ShortSleep as u32 {
             self.wake_from(HelperState::ShortSleep);
         }
+    }
+
+    /// A control call has changed the shard's state: the helper polls once, because timers may run
+    /// and frames may wait.
+    pub fn on_control(&self) {
+        self.control_seq.fetch_add(1, Ordering::Relaxed);
+        self.wake_from(HelperState::ShortSleep);
+    }
+
+    /// Changes with each [`HelperWakeup::on_control`].
+    pub fn control_seq(&self) -> u32 {
+        self.control_seq.load(Ordering::Relaxed)
     }
 
     /// The application stops polling: it sleeps until the shard has something for it.
@@ -165,9 +191,7 @@ impl HelperWakeup {
             match ended {
                 // The thread that ends the sleep wakes the helper.
                 Ok(_) => {
-                    if let Some(helper) = self.helper.get() {
-                        helper.unpark();
-                    }
+                    self.interrupt_sleep();
                     return;
                 }
                 Err(now) => state = now,
@@ -175,20 +199,27 @@ impl HelperWakeup {
         }
     }
 
-    /// Called by the helper before any other method.
-    pub fn start_helper(&self, helper: Thread) {
+    /// Ends the helper's sleep, or its next one, whatever its state.
+    pub fn interrupt_sleep(&self) {
+        if let Some(wake) = self.wake.get() {
+            wake();
+        }
+    }
+
+    /// Called by the helper before any other method. `wake` ends its sleep, or its next one.
+    pub fn start_helper(&self, wake: impl Fn() + Send + Sync + 'static) {
         // A shard has one helper.
-        let _ = self.helper.set(helper);
+        let _ = self.wake.set(Box::new(wake));
         self.state.store(HelperState::Awake as u32, Ordering::Release);
     }
 
-    /// The helper sleeps for at most `limit`, unless `reason` returns true: it checks what threads
-    /// that wake the helper from `rest` have written before.
-    pub fn sleep(&self, rest: HelperState, limit: Duration, reason: impl FnOnce() -> bool) {
+    /// The helper calls `sleep`, unless `reason` returns true: it checks what threads that wake the
+    /// helper from `rest` have written before.
+    pub fn sleep(&self, rest: HelperState, reason: impl FnOnce() -> bool, sleep: impl FnOnce()) {
         self.state.store(rest as u32, Ordering::Release);
         fence(Ordering::SeqCst);
         if !reason() {
-            park_timeout(limit);
+            sleep();
         }
         self.state.store(HelperState::Awake as u32, Ordering::Release);
     }
@@ -240,7 +271,8 @@ mod proofs {
     ) -> thread::JoinHandle<()> {
         let wakeup = Arc::clone(wakeup);
         thread::spawn(move || {
-            wakeup.start_helper(thread::current());
+            let own = thread::current();
+            wakeup.start_helper(move || own.unpark());
             act(&wakeup);
         })
     }
@@ -255,9 +287,8 @@ mod proofs {
                 let doorbells = Arc::clone(&doorbells);
                 helper(&wakeup, move |wakeup| {
                     while !doorbells.drain_all(|index| assert_eq!(index, 3)) {
-                        wakeup.sleep(HelperState::ShortSleep, Duration::MAX, || {
-                            doorbells.is_pending()
-                        });
+                        let is_pending = || doorbells.is_pending();
+                        wakeup.sleep(HelperState::ShortSleep, is_pending, thread::park);
                     }
                 })
             };
@@ -302,9 +333,8 @@ mod proofs {
                             doorbells.set_hot_count(0);
                         }
                         drop(lock);
-                        wakeup.sleep(HelperState::ShortSleep, Duration::MAX, || {
-                            doorbells.has_hot() || doorbells.is_pending()
-                        });
+                        let has_work = || doorbells.has_hot() || doorbells.is_pending();
+                        wakeup.sleep(HelperState::ShortSleep, has_work, thread::park);
                     }
                 })
             };
@@ -316,7 +346,7 @@ mod proofs {
             doorbells.set_hot_count(1);
             drop(lock);
             if doorbells.has_hot() {
-                wakeup.on_hot();
+                wakeup.on_app_change();
             }
             tail.store(1, Ordering::Release);
             if !hot.is_hot() {
@@ -334,12 +364,43 @@ mod proofs {
             let wakeup = Arc::new(HelperWakeup::default());
             wakeup.on_app_poll(7);
             let helper = helper(&wakeup, |wakeup| {
-                while wakeup.app_idle_ns(8) < TAKEOVER_NS {
-                    let drives = || wakeup.app_idle_ns(8) < TAKEOVER_NS;
-                    wakeup.sleep(HelperState::Standby, Duration::MAX, || !drives());
+                let has_stopped = || wakeup.app_idle_ns(8) == u64::MAX;
+                while !has_stopped() {
+                    wakeup.sleep(HelperState::Standby, has_stopped, thread::park);
                 }
             });
             wakeup.on_app_sleep();
+            helper.join().unwrap();
+        });
+    }
+
+    /// A control call that changes the shard's state while the helper goes to sleep is seen, or
+    /// wakes it.
+    #[test]
+    fn control_call_ends_a_sleep() {
+        loom::model(|| {
+            let wakeup = Arc::new(HelperWakeup::default());
+            let deadline = Arc::new(Mutex::new(None));
+            let helper = {
+                let deadline = Arc::clone(&deadline);
+                helper(&wakeup, move |wakeup| {
+                    loop {
+                        let lock = deadline.lock().unwrap();
+                        let (deadline, seen) = (*lock, wakeup.control_seq());
+                        drop(lock);
+                        if deadline.is_some() {
+                            return;
+                        }
+                        let has_changed = || wakeup.control_seq() != seen;
+                        wakeup.sleep(HelperState::ShortSleep, has_changed, thread::park);
+                    }
+                })
+            };
+            while wakeup.state.load(Ordering::Acquire) == HelperState::Standby as u32 {
+                thread::yield_now();
+            }
+            *deadline.lock().unwrap() = Some(7);
+            wakeup.on_control();
             helper.join().unwrap();
         });
     }
@@ -355,7 +416,7 @@ mod proofs {
             let helper = helper(&wakeup, move |wakeup| {
                 let has_begun = || wakeup.waiters().wait_seq != seen;
                 while !has_begun() {
-                    wakeup.sleep(HelperState::LongSleep, Duration::MAX, has_begun);
+                    wakeup.sleep(HelperState::LongSleep, has_begun, thread::park);
                 }
             });
             wakeup.add_waiter();

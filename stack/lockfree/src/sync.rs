@@ -6,7 +6,6 @@ pub use loom::{
     sync::atomic::{
         AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     },
-    thread::Thread,
 };
 #[cfg(not(loom))]
 pub use std::{
@@ -14,14 +13,7 @@ pub use std::{
     sync::atomic::{
         AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     },
-    thread::{Thread, park_timeout},
 };
-
-/// Sleeps until unparked: no clock advances in proofs.
-#[cfg(loom)]
-pub fn park_timeout(_: std::time::Duration) {
-    loom::thread::park();
-}
 
 /// A barrier between two threads of which one executes it often and the other rarely: the rare side
 /// executes it on behalf of the other.

@@ -54,12 +54,26 @@ pub enum DriveMode {
     /// [`Config::cores`].
     Dedicated,
     /// The application's polling calls. When there have been none for 20 us, or immediately when a
-    /// call sleeps, a helper thread takes over. The port has no interrupt, so the helper polls for
-    /// received packets every 50 us. The interval grows to 1 ms after 20 ms without traffic, or
-    /// after 2 s while a thread sleeps on the context, a completion queue is armed, or the event
-    /// channel's descriptor was requested. Each call that sleeps, arms a queue or requests that
-    /// descriptor shortens it to 50 us again, for 100 ms.
+    /// call sleeps, a helper thread takes over. While there is nothing to do it sleeps: on `tap`,
+    /// `af_packet` and cards with receive interrupts until a frame arrives, something is posted or
+    /// a timer expires. An idle context then uses no processor time worth mentioning.
+    ///
+    /// Other ports have no interrupt: the helper polls every 50 us. The interval grows to 1 ms
+    /// after 20 ms without traffic, or after 2 s while a thread sleeps on the context, a completion
+    /// queue is armed, or the event channel's descriptor was requested. Each call that sleeps, arms
+    /// a queue or requests that descriptor shortens it to 50 us again, for 100 ms.
     Helper,
+    /// As `Helper`, for latencies of about a microsecond although the application does not poll,
+    /// such as one that waits for a byte of its memory to change. The helper takes over after 1.5
+    /// us without a polling call. It spins for [`Config::hot_time`] after traffic, and then sleeps
+    /// as in `Helper`. Give each shard's helper a core next to those of the application.
+    Hot,
+    /// `Hot` if the process may use more cores than the context has shards (by its affinity mask
+    /// and the CPU quota of its control group), otherwise `Helper`. [`Context::drive_mode`] returns
+    /// the choice, which is logged.
+    ///
+    /// [`Context::drive_mode`]: crate::Context::drive_mode
+    Auto,
 }
 
 /// Settings of a context. Start from [`Config::new`] and set what differs.
@@ -144,6 +158,9 @@ pub struct Config {
     pub shards: usize,
     /// Thread that polls a shard.
     pub drive: DriveMode,
+    /// Time after traffic for which the helper of [`DriveMode::Hot`] spins before it sleeps: 50 ms
+    /// by default. [`Duration::MAX`]: it never sleeps.
+    pub hot_time: Duration,
     /// Cores of the threads of [`DriveMode::Dedicated`], as numbered by the operating system: one
     /// for each shard. Empty: the first ones that the process may use.
     pub cores: Vec<usize>,
@@ -227,6 +244,7 @@ impl Config {
             pools,
             shards,
             drive: DriveMode::Inline,
+            hot_time: Duration::from_millis(50),
             cores: Vec::new(),
             regions_max: 1 << 14,
             qps_max: 1 << 12,
@@ -285,6 +303,7 @@ impl Config {
         pools: PoolNeeds,
         shards: usize,
         drive: DriveMode,
+        hot_time: Duration,
         regions_max: usize,
         qps_max: usize,
         source_ports: RangeInclusive<u16>,
@@ -451,6 +470,10 @@ impl Config {
             ring_slots: self.ring_slots,
             hugepages: self.hugepages,
             queues: u16::try_from(self.shards).unwrap_or(u16::MAX),
+            rx_interrupts: matches!(
+                self.drive,
+                DriveMode::Helper | DriveMode::Hot | DriveMode::Auto
+            ),
             ..OpenConfig::new()
         }
     }

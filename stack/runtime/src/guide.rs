@@ -207,8 +207,9 @@
 //! [`EventChannel`] does the same for everything else: connections, requests and the port. The
 //! port's link may go down and come up ([`AsyncEvent::PortError`], [`AsyncEvent::PortActive`]);
 //! [`Context::link_is_up`] returns its state. A program may have several channels
-//! ([`Context::create_event_channel`]) and name one for each queue pair and listener. While you sleep somebody must drive: a helper
-//! ([`DriveMode::Helper`]) or a dedicated thread.
+//! ([`Context::create_event_channel`]) and name one for each queue pair and listener. While you
+//! sleep somebody must drive: a helper ([`DriveMode::Helper`], [`DriveMode::Hot`]) or a dedicated
+//! thread. [`DriveMode::Auto`] chooses the helper by the number of cores.
 //!
 //! ```
 //! # use std::time::Duration;

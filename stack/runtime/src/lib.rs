@@ -13,6 +13,8 @@
 //! | [`DriveMode::Inline`] | Your own polling calls |
 //! | [`DriveMode::Dedicated`] | A thread pinned to a core |
 //! | [`DriveMode::Helper`] | A helper thread that takes over while you do not poll |
+//! | [`DriveMode::Hot`] | The same, which spins for a while after traffic |
+//! | [`DriveMode::Auto`] | One of the last two, by the number of cores |
 //!
 //! The [guide] leads you through all of this with an example for each step. If you know verbs and
 //! librdmacm, [porting] has the counterpart of each call.
@@ -217,6 +219,7 @@ pub mod guide;
 mod handle;
 mod limits;
 mod memory;
+mod poller;
 pub mod porting;
 mod shard;
 pub mod stats;

@@ -29,6 +29,7 @@ use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
 use crate::fork::{ForkArc, check_process, is_child};
 use crate::limits::ResourceLimits;
 use crate::memory::{Arena, Buffer};
+use crate::poller::Poller;
 use crate::shard::{Shard, ShardControl, TakenEvents};
 use crate::stats::{Counters, Usage};
 use crate::threads::ContextThread;
@@ -81,8 +82,9 @@ pub(crate) struct ContextInner {
     /// Threads that poll the shards, and the one that watches the link.
     threads: Mutex<Vec<ContextThread>>,
     pub(crate) link: LinkState,
+    pub(crate) poller: Poller,
     /// Shards of the other context of a pair in this process: one thread may have to poll both.
-    paired: OnceLock<(Vec<Weak<Shard>>, DriveMode)>,
+    paired: OnceLock<(Vec<Weak<Shard>>, Poller)>,
     config: Config,
     capabilities: Capabilities,
 }
@@ -96,6 +98,13 @@ impl Context {
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.inner.config
+    }
+
+    /// Thread that polls the shards: [`Config::drive`], or the mode that was chosen for
+    /// [`DriveMode::Auto`].
+    #[must_use]
+    pub fn drive_mode(&self) -> DriveMode {
+        self.inner.config.drive
     }
 
     /// Capabilities of the device in use: its MAC address and MTU, and where checksums are computed
@@ -320,17 +329,12 @@ impl ContextInner {
         })
     }
 
-    pub(crate) const fn drive_mode(&self) -> DriveMode {
-        self.config.drive
-    }
-
     /// True if a blocking call may sleep: other threads poll this shard, and the shard of the
     /// other context of a pair.
     pub(crate) fn can_sleep(&self) -> bool {
-        let is_driven = |mode| mode != DriveMode::Inline;
-        is_driven(self.drive_mode())
-            && self.paired.get().is_none_or(|(shards, mode)| {
-                is_driven(*mode) || shards.iter().all(|shard| shard.strong_count() == 0)
+        self.poller.has_thread()
+            && self.paired.get().is_none_or(|(shards, poller)| {
+                poller.has_thread() || shards.iter().all(|shard| shard.strong_count() == 0)
             })
     }
 

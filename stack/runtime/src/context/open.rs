@@ -25,6 +25,7 @@ use crate::events::AsyncEventQueue;
 use crate::fork::{self, ForkArc};
 use crate::limits::{Limits, ResourceLimits};
 use crate::memory::{Arena, HostMemory, opaque, page_faults};
+use crate::poller::{self, Poller};
 use crate::shard::{CqRings, Shard, ShardEngine, Siblings, TakenEvents};
 use crate::threads::ContextThread;
 
@@ -105,7 +106,7 @@ impl Context {
         let right = Self::over_queues(right.0, right.1)?;
         // Set once, only here.
         let name = |inner: &ContextInner| {
-            (inner.shards.iter().map(Arc::downgrade).collect(), inner.drive_mode())
+            (inner.shards.iter().map(Arc::downgrade).collect(), inner.poller)
         };
         let _ = left.inner.paired.set(name(&right.inner));
         let _ = right.inner.paired.set(name(&left.inner));
@@ -139,6 +140,8 @@ impl Context {
         check_process()?;
         config.shards = queues.len();
         config.validate()?;
+        config.drive = poller::resolve(&config);
+        let poller = Poller::of(config.drive, config.hot_time);
         let none = OpenError::Shards { shards: 0, max: SHARD_COUNT_MAX };
         let capabilities = queues.first().map(D::capabilities).ok_or(none)?;
         let link = queues.first().and_then(D::link);
@@ -170,7 +173,7 @@ impl Context {
         for (index, shard) in shards.iter().enumerate() {
             // Only dedicated threads are pinned, and there is a core for each: see `validate`.
             let core = cores.get(index).copied().unwrap_or_default();
-            let thread = ContextThread::drive(shard, config.drive, core);
+            let thread = ContextThread::drive(shard, poller, core);
             threads.extend(thread.map_err(OpenError::Thread)?);
         }
         let weak: Vec<Weak<Shard>> = shards.iter().map(Arc::downgrade).collect();
@@ -202,6 +205,7 @@ impl Context {
             clock,
             threads: Mutex::new(threads),
             link,
+            poller,
             paired: OnceLock::new(),
             config,
             capabilities,
@@ -271,7 +275,8 @@ where
         let engine = Box::new(engine);
         let (running, failing) = (Arc::clone(running), Arc::clone(&failing));
         let siblings = Siblings { running, polled: Arc::clone(&polled), failing, monitor };
-        let shard = Arc::new(Shard::new(engine, clock.clone(), config.drive, qps_max, siblings));
+        let poller = Poller::of(config.drive, config.hot_time);
+        let shard = Arc::new(Shard::new(engine, clock.clone(), poller, qps_max, siblings));
         shard.watch_device();
         shard
     };

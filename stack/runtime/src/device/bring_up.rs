@@ -18,7 +18,7 @@ use crate::device::open_config::OpenConfig;
 use crate::device::pci;
 use crate::device::pools::{FIRST_SEGMENT_LEN_MIN, MTU_MAX, MTU_MIN};
 use crate::device::port::DpdkDevice;
-use crate::device::quirks::{DriverQuirks, MtuBy, SteeringBy};
+use crate::device::quirks::{DriverQuirks, MtuBy, RxInterrupts, SteeringBy};
 use crate::device::raw::RawPort;
 use crate::device::spec::DeviceSpec;
 use crate::device::steering::Steering;
@@ -237,6 +237,11 @@ fn start_port(
         promiscuous: true,
         offloads: offloads.wanted,
         rss: has_rss,
+        rx_interrupts: match quirks.rx_interrupts {
+            RxInterrupts::None => false,
+            RxInterrupts::Free => true,
+            RxInterrupts::OnRequest => config.rx_interrupts,
+        },
     };
     let queues = port.start(&port_config).map_err(error)?;
     let Some((rx, _)) = queues.first() else {

@@ -1,6 +1,7 @@
 //! Port of a context: a device, and how a context watches it.
 
 use std::ops::AddAssign;
+use std::os::fd::AsFd;
 
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::steering::mesh::PortSteering;
@@ -40,10 +41,45 @@ pub trait Port: Device {
         drop(observer);
     }
 
+    /// Receive interrupt of the queue, by which a thread sleeps until frames arrive. `None`, the
+    /// default, if it has none: arrivals are then found by polling. It is dropped before the queue.
+    fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>> {
+        None
+    }
+
+    /// Frames that wait for the port to accept them, with a later flush.
+    fn transmit_backlog(&self) -> usize {
+        0
+    }
+
     /// Free frames of its transmit pools, or `None` if the device cannot count them. For reports:
     /// it may take microseconds.
     fn frames_free(&self) -> Option<FramesFree> {
         None
+    }
+}
+
+/// Receive interrupt of a queue: a descriptor that is readable when frames have arrived.
+///
+/// To sleep, a thread enables it, polls the queue once more, waits for the descriptor (or for
+/// others) and disables it again.
+pub trait RxInterrupt: AsFd + Send + Sync {
+    /// Has the next frame make the descriptor readable; frames that are there may not. False if
+    /// that is not possible any more.
+    fn enable(&self) -> bool;
+
+    /// Undoes [`RxInterrupt::enable`]: the descriptor is not readable any more, once the frames are
+    /// received.
+    fn disable(&self);
+}
+
+impl RxInterrupt for dpdk_sys::RxInterrupt {
+    fn enable(&self) -> bool {
+        Self::enable(self)
+    }
+
+    fn disable(&self) {
+        Self::disable(self);
     }
 }
 
@@ -133,6 +169,14 @@ impl Port for DpdkDevice {
 
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {
         Self::observe_removal(self, observer);
+    }
+
+    fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>> {
+        Some(Box::new(Self::rx_interrupt(self)?))
+    }
+
+    fn transmit_backlog(&self) -> usize {
+        Self::transmit_backlog(self)
     }
 
     fn frames_free(&self) -> Option<FramesFree> {

@@ -39,7 +39,7 @@ mod steering;
 mod vhost;
 
 pub use bring_up::{Opened, open, open_raw};
-pub use context_port::{FramesFree, Port, PortLink};
+pub use context_port::{FramesFree, Port, PortLink, RxInterrupt};
 pub use device_error::DeviceError;
 pub use dpdk_sys::version as dpdk_version;
 pub use dpdk_sys::{Hugepages, LogLevel};

@@ -40,6 +40,11 @@ pub struct OpenConfig {
     ///
     /// [`RxFrame::head`]: ferrowarp_proto::device::RxFrame::head
     pub rx_buf_size: Option<u16>,
+    /// Receive interrupts of a card, if it has them ([`DpdkDevice::rx_interrupt`]); they may cost
+    /// some latency also while they are masked. Those of `tap` cost nothing and are always there.
+    ///
+    /// [`DpdkDevice::rx_interrupt`]: crate::device::DpdkDevice::rx_interrupt
+    pub rx_interrupts: bool,
     /// Use of hugepages. Fixed by the first device that is opened.
     pub hugepages: Hugepages,
     /// DPDK's own log level. Fixed by the first device that is opened.
@@ -59,6 +64,7 @@ impl OpenConfig {
             pools: PoolNeeds::new(),
             ring_slots: 512,
             rx_buf_size: None,
+            rx_interrupts: false,
             hugepages: Hugepages::Auto,
             log_level: LogLevel::Critical,
         }
@@ -73,6 +79,7 @@ impl OpenConfig {
         pools: PoolNeeds,
         ring_slots: u32,
         rx_buf_size: Option<u16>,
+        rx_interrupts: bool,
         hugepages: Hugepages,
         log_level: LogLevel,
     }

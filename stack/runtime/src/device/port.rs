@@ -187,6 +187,14 @@ impl DpdkDevice {
         self.port.link(&self.rx)
     }
 
+    /// Returns the receive interrupt of the queue; `None` if it has none. Those of `tap` and
+    /// `af_packet` are always there, those of cards if they were requested
+    /// ([`OpenConfig::rx_interrupts`](crate::device::OpenConfig::rx_interrupts)).
+    #[must_use]
+    pub fn rx_interrupt(&self) -> Option<dpdk_sys::RxInterrupt> {
+        self.rx.interrupt()
+    }
+
     /// True if the queue pair has a counterpart at the link partner. Always, except over memif
     /// and `vhost`, where the peer has to be connected, with as many queues at least, and on
     /// `virtio-user`, where the back end has to have polled it when the port was opened. Without

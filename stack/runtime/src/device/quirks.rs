@@ -60,6 +60,8 @@ pub(super) struct DriverQuirks {
     pub(super) tx_errors_are_retries: bool,
     /// Kind of the link.
     pub(super) link: LinkKind,
+    /// Receive interrupts.
+    pub(super) rx_interrupts: RxInterrupts,
 }
 
 /// Sizes of receive buffers that a port counts.
@@ -79,6 +81,18 @@ impl BufSizes {
             Self::PowersOfTwo => size.checked_next_power_of_two(),
         }
     }
+}
+
+/// Receive interrupts of a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RxInterrupts {
+    /// None, or they need not be configured.
+    None,
+    /// They cost nothing while nobody waits for them.
+    Free,
+    /// They are configured if they are requested: a card may write back received descriptors later
+    /// with them.
+    OnRequest,
 }
 
 /// Place where the MTU has to be configured.
@@ -169,6 +183,7 @@ const NIC: DriverQuirks = DriverQuirks {
     memory_files_max: None,
     tx_errors_are_retries: false,
     link: LinkKind::Line,
+    rx_interrupts: RxInterrupts::OnRequest,
 };
 
 /// Virtual devices: their drivers configure no hardware, and need no MTU. Nobody fills in the
@@ -178,6 +193,7 @@ const VIRTUAL: DriverQuirks = DriverQuirks {
     rx_buf_sizes: BufSizes::MultiplesOf(1),
     offload_by_default: false,
     link: LinkKind::Constant,
+    rx_interrupts: RxInterrupts::None,
     ..NIC
 };
 
@@ -295,6 +311,7 @@ static TABLE: [(&str, DriverQuirks); 10] = [
             queues_max: 4,
             tx_errors_are_retries: true,
             link: LinkKind::Interface,
+            rx_interrupts: RxInterrupts::Free,
             ..VIRTUAL
         },
     ),

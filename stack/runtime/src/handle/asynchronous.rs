@@ -3,7 +3,7 @@
 //!
 //! Each waits on the descriptor of a channel, in the reactor of the runtime: the shards wake no
 //! task themselves, so that a poll never runs code of an executor. While tasks sleep somebody else
-//! has to poll the shards: [`DriveMode::Helper`] or [`DriveMode::Dedicated`].
+//! has to poll the shards: any [`DriveMode`](crate::DriveMode) but `Inline`.
 //!
 //! All futures can be dropped at any time, and nothing is lost.
 //!
@@ -54,7 +54,6 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::Notify as Woken;
 
-use crate::config::DriveMode;
 use crate::context::Context;
 use crate::error::CreateError;
 use crate::events::AsyncEvent;
@@ -70,7 +69,7 @@ use crate::handle::qp::Qp;
 #[non_exhaustive]
 pub enum AsyncError {
     /// Nobody would poll the shards while tasks sleep.
-    #[error("only the application polls this context: open it with DriveMode::Helper or Dedicated")]
+    #[error("only the application polls this context: open it with DriveMode::Auto, or another")]
     Inline,
     /// The operating system has no descriptor left, or the runtime has no reactor.
     #[error("a channel cannot be watched: {0}")]
@@ -81,10 +80,7 @@ pub enum AsyncError {
 }
 
 fn check_mode(context: &Context) -> Result<(), AsyncError> {
-    match context.config().drive {
-        DriveMode::Inline => Err(AsyncError::Inline),
-        DriveMode::Dedicated | DriveMode::Helper => Ok(()),
-    }
+    if context.inner().poller.has_thread() { Ok(()) } else { Err(AsyncError::Inline) }
 }
 
 /// Descriptor of a channel in the reactor of the runtime. A child made by `fork` shares the

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use ferrowarp_proto::verbs::wc::CqId;
 
-use crate::config::DriveMode;
 use crate::context::{Context, ContextInner};
 use crate::fork::{ForkArc, check_process, is_child};
 use crate::shard::{CompEventQueue, CqNotify, Shard};
@@ -26,6 +25,7 @@ use crate::shard::{CompEventQueue, CqNotify, Shard};
 /// waits.
 ///
 /// [`Context::create_cq_on`]: crate::Context::create_cq_on
+/// [`DriveMode::Inline`]: crate::DriveMode::Inline
 /// [`Cq::req_notify`]: crate::Cq::req_notify
 #[doc(alias = "ibv_comp_channel")]
 #[doc(alias = "ibv_destroy_comp_channel")]
@@ -81,11 +81,13 @@ impl CompChannel {
     /// Sleeps, unless only the application polls the shard ([`DriveMode::Inline`]): then it polls
     /// while it waits. Does not wait once the context is closed or has failed
     /// ([`Context::has_failed`](crate::Context::has_failed)).
+    ///
+    /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     #[must_use]
     pub fn wait(&self, timeout: Duration) -> Option<CqId> {
-        if self.context.drive_mode() == DriveMode::Inline || is_child() {
+        if !self.context.poller.has_thread() || is_child() {
             return self.context.wait(timeout, || self.next_event());
         }
         // `None`: the deadline is beyond the range of the clock.
@@ -104,6 +106,8 @@ impl CompChannel {
 
 /// Readable while events are pending. In mode [`DriveMode::Inline`] only the application's own
 /// calls produce events: without them the descriptor never becomes readable.
+///
+/// [`DriveMode::Inline`]: crate::DriveMode::Inline
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.export_fd()

@@ -19,6 +19,7 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
+use crate::device::RxInterrupt;
 use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
 use crate::shard::mailbox::ShardRequest;
@@ -26,6 +27,9 @@ use crate::shard::shard_qps::ShardQp;
 use crate::shard::srq::SrqShared;
 use crate::stats::{Counters, Usage};
 use crate::tcp::TcpStats;
+
+/// Time after which a port that accepted no more frames is tried again, in nanoseconds.
+pub(crate) const RESEND_NS: u64 = 50_000;
 
 /// End of the queue pairs of an engine that is not polled any more.
 pub(crate) trait ShardEnd {
@@ -60,6 +64,11 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn execute(&mut self, request: ShardRequest);
     /// True if the queue of the port has a link: over memif and vhost, if the peer has one as well.
     fn has_wire(&self) -> bool;
+    /// See [`Port::rx_interrupt`](crate::device::Port::rx_interrupt).
+    fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>>;
+    /// Time at which the next poll is due, at the latest, if nothing arrives or is posted before;
+    /// `None` if no timer runs.
+    fn deadline(&self, now: Instant) -> Option<Instant>;
     /// See [`Port::observe_removal`](crate::device::Port::observe_removal).
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>);
 

@@ -27,11 +27,11 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
-use crate::device::Port;
+use crate::device::{Port, RxInterrupt};
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
-use crate::shard::control::ShardControl;
+use crate::shard::control::{RESEND_NS, ShardControl};
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::shard_qps::{NEVER, ShardQp, ShardQps, TAKE_COUNT_MAX};
@@ -230,6 +230,15 @@ where
 
     fn has_wire(&self) -> bool {
         self.engine.device().has_wire()
+    }
+
+    fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>> {
+        self.engine.device().rx_interrupt()
+    }
+
+    fn deadline(&self, now: Instant) -> Option<Instant> {
+        let resend = (self.engine.device().transmit_backlog() > 0).then(|| now + RESEND_NS);
+        self.engine.deadline().into_iter().chain(resend).min()
     }
 
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {

@@ -1,13 +1,18 @@
 //! Schedule of the helper thread: when it polls, spins or sleeps, as a function of the time and of
 //! the outcome of its polls.
 //!
-//! The port has no receive interrupt, so arrivals are found only by polling. The first state whose
-//! condition holds applies:
+//! The first state whose condition holds applies:
 //!
-//! - Standby, while the application polls: spins for [`TAKEOVER_NS`], then sleeps of
-//!   [`STANDBY_SLEEP_MIN`] that double, to at most [`STANDBY_SLEEP_MAX`] or, with a waiter, a short
-//!   sleep.
-//! - Polling, for [`SPIN_NS`] after traffic or a new wait, and once after each sleep.
+//! - Standby, while the application polls: spins for [`STANDBY_SPIN_NS`], or in mode `Hot` for the
+//!   hot time after traffic; then sleeps of [`STANDBY_SLEEP_MIN`] that double, to at most
+//!   [`STANDBY_SLEEP_MAX`] or, with a waiter, a short sleep.
+//! - Polling, for [`SPIN_NS`] after traffic or a new wait, for the hot time after traffic, and once
+//!   after each sleep.
+//! - If the port has a receive interrupt: a sleep until that, or the next timer. After an interrupt
+//!   without a frame, one short sleep.
+//!
+//! Otherwise arrivals are found only by polling:
+//!
 //! - Short sleeps, one poll per [`POLL_INTERVAL_NS`]: for [`TRAFFIC_NS`] after traffic; with a
 //!   waiter for [`TRAFFIC_WITH_WAITER_NS`] after traffic and [`NEW_WAITER_NS`] after the wait
 //!   began.
@@ -15,8 +20,14 @@
 
 use std::time::Duration;
 
-use ferrowarp_lockfree::helper_wakeup::{HelperState, TAKEOVER_NS, Waiters};
+use ferrowarp_lockfree::helper_wakeup::{HelperState, Waiters};
 use ferrowarp_proto::time::nanos;
+
+use crate::poller::HelperPolicy;
+
+/// Time for which the helper spins on standby when the application begins to poll: one that polls
+/// once, because it was woken, may post something and sleep again.
+const STANDBY_SPIN_NS: u64 = 20_000;
 
 /// Idle time before the helper sleeps: the response to what was sent may arrive soon.
 const SPIN_NS: u64 = 50_000;
@@ -53,13 +64,23 @@ pub(crate) enum Step {
     Spin,
     /// Sleeps for at most this long.
     Sleep(HelperState, Duration),
+    /// Sleeps until the receive interrupt, or the next timer. The caller reports an interrupt with
+    /// [`HelperSchedule::on_interrupt`].
+    AwaitInterrupt,
 }
 
 /// State of the schedule. All times are nanoseconds of one clock.
 #[derive(Debug)]
 pub(crate) struct HelperSchedule {
-    /// Time of the last poll that was busy.
+    policy: HelperPolicy,
+    /// The port has a receive interrupt.
+    has_interrupt: bool,
+    /// The last sleep was ended by the interrupt, and no poll has found anything since.
+    is_interrupted: bool,
+    /// Time of the last poll that was busy, or up to which the application has polled.
     busy_at: u64,
+    /// Time of the last poll, of the application as well, that was busy.
+    hot_at: u64,
     /// Time at which the last wait began, and [`Waiters::wait_seq`] of that wait.
     wait_began_at: u64,
     wait_seq: u32,
@@ -74,9 +95,13 @@ pub(crate) struct HelperSchedule {
 }
 
 impl HelperSchedule {
-    pub(crate) const fn new(now: u64) -> Self {
+    pub(crate) const fn new(now: u64, policy: HelperPolicy, has_interrupt: bool) -> Self {
         Self {
+            policy,
+            has_interrupt,
+            is_interrupted: false,
             busy_at: now,
+            hot_at: now,
             wait_began_at: now,
             wait_seq: 0,
             polled_idle: false,
@@ -94,18 +119,27 @@ impl HelperSchedule {
             (self.wait_seq, self.wait_began_at) = (waiters.wait_seq, now);
             self.long_sleep = LONG_SLEEP_MIN;
         }
-        if application_idle_ns <= TAKEOVER_NS {
+        if application_idle_ns <= self.policy.takeover_ns {
             return self.standby(now, waiters.sleeping);
         }
         self.standby_since = None;
         self.standby_sleep = STANDBY_SLEEP_MIN;
         let quiet = now.saturating_sub(self.busy_at);
         let waited = now.saturating_sub(self.wait_began_at);
-        if !self.polled_idle || quiet.min(waited) < SPIN_NS {
+        if !self.polled_idle || quiet.min(waited) < SPIN_NS || self.is_hot(now) {
             return Step::Poll;
         }
         // One poll after each sleep.
         self.polled_idle = false;
+        if self.has_interrupt {
+            // A descriptor that is readable for another reason than frames takes no whole core.
+            let is_false = std::mem::take(&mut self.is_interrupted);
+            return if is_false {
+                Step::Sleep(HelperState::ShortSleep, self.short_sleep())
+            } else {
+                Step::AwaitInterrupt
+            };
+        }
         let awaited = waiters.any() && (quiet < TRAFFIC_WITH_WAITER_NS || waited < NEW_WAITER_NS);
         if quiet < TRAFFIC_NS || awaited {
             return Step::Sleep(HelperState::ShortSleep, self.short_sleep());
@@ -120,7 +154,33 @@ impl HelperSchedule {
         self.polled_idle = !busy;
         if busy {
             self.on_traffic(now);
+            (self.hot_at, self.is_interrupted) = (now, false);
         }
+    }
+
+    /// Reports the time of the application's last poll that was busy.
+    pub(crate) fn on_app_busy(&mut self, at: u64) {
+        self.hot_at = self.hot_at.max(at);
+    }
+
+    /// The interrupt has ended a sleep.
+    pub(crate) const fn on_interrupt(&mut self) {
+        self.is_interrupted = true;
+    }
+
+    /// The driver refuses to enable the interrupt.
+    pub(crate) const fn on_interrupt_refused(&mut self) {
+        self.has_interrupt = false;
+    }
+
+    /// The policy by which the helper takes over.
+    pub(crate) const fn policy(&self) -> HelperPolicy {
+        self.policy
+    }
+
+    /// True for the hot time after traffic.
+    pub(crate) const fn is_hot(&self, now: u64) -> bool {
+        now.saturating_sub(self.hot_at) < self.policy.hot_ns
     }
 
     /// [`Waiters::wait_seq`] at the time of the last step.
@@ -152,11 +212,9 @@ impl HelperSchedule {
         )
     }
 
-    /// An application that polled once, because it was woken, may post something and sleep again:
-    /// the helper spins for the first [`TAKEOVER_NS`].
     fn standby(&mut self, now: u64, awaited: bool) -> Step {
         let since = *self.standby_since.get_or_insert(now);
-        if now.saturating_sub(since) <= TAKEOVER_NS {
+        if now.saturating_sub(since) <= STANDBY_SPIN_NS || self.is_hot(now) {
             return Step::Spin;
         }
         // The application's polls count as traffic.
@@ -173,6 +231,12 @@ mod tests {
     use super::*;
 
     const LONG_AGO: u64 = u64::MAX;
+    const TAKEOVER_NS: u64 = HelperPolicy::PARKING.takeover_ns;
+
+    /// The schedule of mode `Helper` on a port without interrupt.
+    fn schedule() -> HelperSchedule {
+        HelperSchedule::new(0, HelperPolicy::PARKING, false)
+    }
 
     /// Runs idle polls for `time`; sleeps last for their limit. Returns the number of polls, and
     /// the sleeps.
@@ -192,6 +256,7 @@ mod tests {
                     passes += 1;
                 }
                 Step::Spin => panic!("no other thread polls"),
+                Step::AwaitInterrupt => panic!("there is no interrupt"),
                 Step::Sleep(rest, limit) => {
                     *now += u64::try_from(limit.as_nanos()).unwrap();
                     sleeps.push((rest, limit));
@@ -209,7 +274,7 @@ mod tests {
     #[test]
     fn sleeps_stay_short_for_two_seconds_with_a_waiter() {
         for waiters in [ONE_WAITER, Waiters { fd_exported: true, wait_seq: 1, ..NO_WAITER }] {
-            let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+            let (mut schedule, mut now) = (schedule(), 0);
             let recent = Duration::from_nanos(TRAFFIC_WITH_WAITER_NS - SPIN_NS);
             let (passes, sleeps) = idle(&mut schedule, &mut now, recent, waiters);
             assert!(sleeps.iter().all(|&sleep| sleep == SHORT));
@@ -233,7 +298,7 @@ mod tests {
     #[test]
     fn new_waiter_shortens_sleeps_for_a_while() {
         for before in [NO_WAITER, ONE_WAITER] {
-            let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+            let (mut schedule, mut now) = (schedule(), 0);
             idle(&mut schedule, &mut now, Duration::from_secs(5), before);
             let waiters = Waiters { wait_seq: 2, ..ONE_WAITER };
             assert_eq!(
@@ -257,7 +322,7 @@ mod tests {
     #[test]
     fn short_sleep_compensates_for_oversleep() {
         let after = |late: &[u64]| {
-            let mut schedule = HelperSchedule::new(0);
+            let mut schedule = schedule();
             for &late in late {
                 schedule.on_slept(Duration::from_micros(20), 20_000 + late);
             }
@@ -269,14 +334,14 @@ mod tests {
         // The thread was preempted.
         assert!(after(&[1_000_000]) > interval * 9 / 10);
         // Ended by a wake-up.
-        let mut schedule = HelperSchedule::new(0);
+        let mut schedule = schedule();
         schedule.on_slept(LONG_SLEEP_MAX, 3_000);
         assert_eq!(schedule.short_sleep().as_nanos(), interval);
     }
 
     #[test]
     fn sleeps_grow_while_idle_without_waiters() {
-        let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+        let (mut schedule, mut now) = (schedule(), 0);
         let recent = Duration::from_nanos(TRAFFIC_NS - SPIN_NS);
         let (_, sleeps) = idle(&mut schedule, &mut now, recent, NO_WAITER);
         assert!(
@@ -298,7 +363,7 @@ mod tests {
 
     #[test]
     fn helper_polls_at_once_when_the_application_sleeps() {
-        let mut schedule = HelperSchedule::new(0);
+        let mut schedule = schedule();
         for now in (0..100_000_000).step_by(10_000) {
             assert_ne!(schedule.next(now, 1_000, ONE_WAITER), Step::Poll, "at {now}");
         }
@@ -309,7 +374,7 @@ mod tests {
     fn helper_takes_over_when_the_application_stops_polling() {
         // However long the application has polled, the helper polls soon after it stops.
         for polled in [0, 30_000, 1_000_000, 1_000_000_000] {
-            let (mut schedule, mut now) = (HelperSchedule::new(0), 0);
+            let (mut schedule, mut now) = (schedule(), 0);
             while now < polled {
                 match schedule.next(now, 1_000, NO_WAITER) {
                     Step::Sleep(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
@@ -320,6 +385,7 @@ mod tests {
             loop {
                 match schedule.next(now, now - silent_since, NO_WAITER) {
                     Step::Poll => break,
+                    Step::AwaitInterrupt => panic!("there is no interrupt"),
                     Step::Spin => now += 1_000,
                     Step::Sleep(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
                 }
@@ -330,10 +396,65 @@ mod tests {
 
     #[test]
     fn single_application_poll_leaves_the_helper_spinning() {
-        let mut schedule = HelperSchedule::new(0);
-        for since in (0..=TAKEOVER_NS).step_by(1_000) {
+        let mut schedule = schedule();
+        for since in (0..=STANDBY_SPIN_NS.min(TAKEOVER_NS)).step_by(1_000) {
             assert_eq!(schedule.next(since, since, ONE_WAITER), Step::Spin);
         }
         assert_eq!(schedule.next(TAKEOVER_NS + 1, TAKEOVER_NS + 1, ONE_WAITER), Step::Poll);
+    }
+
+    const HOT: HelperPolicy = HelperPolicy { takeover_ns: 1_500, hot_ns: 50_000_000 };
+
+    #[test]
+    fn hot_helper_polls_for_the_hot_time_and_then_parks() {
+        let mut schedule = HelperSchedule::new(0, HOT, true);
+        for now in (1..HOT.hot_ns).step_by(100_000) {
+            assert_eq!(schedule.next(now, LONG_AGO, NO_WAITER), Step::Poll);
+            schedule.on_polled(now, false);
+        }
+        assert_eq!(schedule.next(HOT.hot_ns, LONG_AGO, NO_WAITER), Step::AwaitInterrupt);
+        assert_eq!(schedule.next(HOT.hot_ns, LONG_AGO, NO_WAITER), Step::Poll);
+        schedule.on_polled(HOT.hot_ns, true);
+        schedule.on_polled(HOT.hot_ns, false);
+        let later = HOT.hot_ns + HOT.hot_ns / 2;
+        assert_eq!(schedule.next(later, LONG_AGO, NO_WAITER), Step::Poll);
+    }
+
+    #[test]
+    fn hot_helper_spins_while_the_application_has_traffic() {
+        let mut schedule = HelperSchedule::new(0, HOT, false);
+        for now in (0..1_000_000_000).step_by(1_000_000) {
+            schedule.on_app_busy(now);
+            assert_eq!(schedule.next(now, HOT.takeover_ns, NO_WAITER), Step::Spin);
+            assert_eq!(schedule.next(now, HOT.takeover_ns + 1, NO_WAITER), Step::Poll);
+        }
+        // Polls without traffic.
+        let later = 1_000_000_000 + HOT.hot_ns;
+        assert_eq!(schedule.next(later, 0, NO_WAITER), Step::Spin);
+        let steps = [STANDBY_SPIN_NS + 1, 200_000].map(|after| {
+            let step = schedule.next(later + after, 0, NO_WAITER);
+            matches!(step, Step::Sleep(HelperState::Standby, _))
+        });
+        assert_eq!(steps, [true; 2]);
+    }
+
+    #[test]
+    fn interrupt_ends_the_sleep_until_it() {
+        let mut schedule = HelperSchedule::new(0, HelperPolicy::PARKING, true);
+        let mut now = SPIN_NS;
+        let mut idle = |schedule: &mut HelperSchedule| {
+            assert_eq!(schedule.next(now, LONG_AGO, ONE_WAITER), Step::Poll);
+            now += SPIN_NS;
+            schedule.on_polled(now, false);
+            schedule.next(now, LONG_AGO, ONE_WAITER)
+        };
+        assert_eq!(idle(&mut schedule), Step::AwaitInterrupt);
+        assert_eq!(idle(&mut schedule), Step::AwaitInterrupt, "ended by a timer, or a post");
+        // Not by a frame: no faster than where there is no interrupt.
+        schedule.on_interrupt();
+        assert_eq!(idle(&mut schedule), Step::Sleep(SHORT.0, SHORT.1));
+        assert_eq!(idle(&mut schedule), Step::AwaitInterrupt);
+        schedule.on_interrupt_refused();
+        assert!(matches!(idle(&mut schedule), Step::Sleep(..)));
     }
 }

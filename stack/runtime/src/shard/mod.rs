@@ -10,6 +10,7 @@ mod cq_overrun;
 mod cq_rings;
 mod end_observer;
 mod engine;
+mod helper;
 mod helper_schedule;
 mod mailbox;
 mod qp;
@@ -21,12 +22,11 @@ mod unbound_qp;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
 
 use crossbeam::atomic::AtomicCell;
 use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::doorbell::Doorbells;
-use ferrowarp_lockfree::helper_wakeup::{HelperState, HelperWakeup, TAKEOVER_NS};
+use ferrowarp_lockfree::helper_wakeup::HelperWakeup;
 use ferrowarp_lockfree::qsbr::{QsbrEpoch, QsbrReader};
 use ferrowarp_lockfree::spin_lock::{LockGuard, SpinLock};
 use ferrowarp_proto::ended::Ended;
@@ -37,10 +37,10 @@ use ferrowarp_proto::verbs::cm::EndReason;
 use ferrowarp_proto::verbs::wc::{CqId, QpId};
 
 use crate::clock::Clock;
-use crate::config::DriveMode;
 use crate::device::register_application_thread;
 use crate::fork::{check_process, is_child};
 use crate::memory::page_faults;
+use crate::poller::Poller;
 
 pub(crate) use backlog::{Backlog, PendingRequest};
 pub(crate) use comp_events::CompEventQueue;
@@ -50,7 +50,7 @@ pub(crate) use cq_rings::{CqNotify, CqProducer, CqRings};
 pub(crate) use end_observer::EndObserver;
 use end_observer::EndObservers;
 pub(crate) use engine::ShardEngine;
-pub(crate) use helper_schedule::{HelperSchedule, Step};
+pub(crate) use helper::run_helper;
 use mailbox::{Mailbox, ShardRequest};
 pub(crate) use qp::QpShared;
 pub(crate) use qp_events::TakenEvents;
@@ -72,12 +72,11 @@ pub(crate) struct Shard {
     epoch: QsbrEpoch,
     doorbells: Doorbells,
     clock: Clock,
-    mode: DriveMode,
+    poller: Poller,
     /// Completion queue whose poll drove the shard, and that no poll of another relied on since; or
     /// [`NO_CQ`].
     last_polled: AtomicU32,
-    /// Hand-over between application and helper in mode `Helper`; in the other modes it only counts
-    /// waiters.
+    /// Hand-over between application and helper; where there is no helper it only counts waiters.
     helper_wakeup: Arc<HelperWakeup>,
     /// Requests of other shards.
     mailbox: Mailbox,
@@ -115,7 +114,7 @@ impl Shard {
     pub(crate) fn new(
         engine: Box<dyn ShardControl>,
         clock: Clock,
-        mode: DriveMode,
+        poller: Poller,
         qps_max: usize,
         siblings: Siblings,
     ) -> Self {
@@ -125,7 +124,7 @@ impl Shard {
             mailbox: Mailbox::default(),
             doorbells: Doorbells::new(qps_max),
             clock,
-            mode,
+            poller,
             last_polled: AtomicU32::new(NO_CQ),
             helper_wakeup: Arc::new(HelperWakeup::default()),
             siblings,
@@ -139,10 +138,10 @@ impl Shard {
     /// lock is held. True if the poll found anything to do.
     #[inline]
     pub(crate) fn drive(&self) -> bool {
-        match self.mode {
-            DriveMode::Inline => self.poll(),
-            DriveMode::Dedicated => false,
-            DriveMode::Helper => self.drive_beside_helper(),
+        match self.poller {
+            Poller::Application => self.poll(),
+            Poller::Pinned => false,
+            Poller::Helper(_) => self.drive_beside_helper(),
         }
     }
 
@@ -164,11 +163,15 @@ impl Shard {
     // Not inlined, so that `poll` is, in the other mode.
     #[inline(never)]
     fn drive_beside_helper(&self) -> bool {
-        self.helper_wakeup.on_app_poll(self.clock.now().as_nanos());
+        let now = self.clock.now().as_nanos();
+        self.helper_wakeup.on_app_poll(now);
         let busy = self.poll();
-        if self.doorbells.has_hot() {
-            // No doorbell wakes the helper any more.
-            self.helper_wakeup.on_hot();
+        if busy {
+            self.helper_wakeup.on_app_busy(now);
+        }
+        if busy || self.doorbells.has_hot() {
+            // It knows none of the timers that run now, and no doorbell wakes it any more.
+            self.helper_wakeup.on_app_change();
         }
         busy
     }
@@ -225,10 +228,15 @@ impl Shard {
             running.publish();
             result
         }));
-        done.map_err(|_| {
+        let Ok(result) = done else {
             self.on_panic(engine);
-            Ended::Failed
-        })
+            return Err(Ended::Failed);
+        };
+        drop(engine);
+        if self.poller.may_sleep() {
+            self.helper_wakeup.on_control();
+        }
+        Ok(result)
     }
 
     /// The engine has panicked.
@@ -353,40 +361,10 @@ impl Shard {
     /// helper takes over immediately, and polls often for a while.
     pub(crate) fn add_waiter(&self) -> WaiterGuard<'_> {
         self.helper_wakeup.add_waiter();
-        if self.mode == DriveMode::Helper {
+        if self.poller.may_sleep() {
             self.helper_wakeup.on_app_sleep();
         }
         WaiterGuard { helper_wakeup: &self.helper_wakeup }
-    }
-
-    /// Returns the next action of the helper.
-    pub(crate) fn helper_step(&self, schedule: &mut HelperSchedule) -> Step {
-        let now = self.clock.now().as_nanos();
-        let idle = self.helper_wakeup.app_idle_ns(now);
-        schedule.next(now, idle, self.helper_wakeup.waiters())
-    }
-
-    /// Puts the helper to sleep for at most `limit`, or until it has to poll. `wait_seq` is that of
-    /// [`ferrowarp_lockfree::helper_wakeup::Waiters`] when the sleep was planned.
-    pub(crate) fn helper_sleep(&self, rest: HelperState, limit: Duration, wait_seq: u32) {
-        if matches!(rest, HelperState::ShortSleep | HelperState::LongSleep)
-            && self.doorbells.has_hot()
-            && let Some(mut engine) = self.engine.try_lock()
-            && let Ok(running) = engine.as_mut()
-        {
-            running.demote_all(&self.doorbells);
-        }
-        let has_work = || self.doorbells.has_hot() || self.doorbells.is_pending();
-        self.helper_wakeup.sleep(rest, limit, || match rest {
-            HelperState::Awake => true,
-            HelperState::Standby => {
-                self.helper_wakeup.app_idle_ns(self.clock.now().as_nanos()) > TAKEOVER_NS
-            }
-            HelperState::ShortSleep => has_work(),
-            HelperState::LongSleep => {
-                has_work() || self.helper_wakeup.waiters().wait_seq != wait_seq
-            }
-        });
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -451,6 +429,7 @@ pub(crate) fn all_ended<'a>(shards: impl IntoIterator<Item = &'a Arc<Shard>>) ->
 impl OverrunSink for Shard {
     fn end_cq(&self, cq: CqId, overrun: Arc<CqOverrun>) {
         self.mailbox.push(&self.doorbells, ShardRequest::EndCq { cq, overrun });
+        self.helper_wakeup.on_post();
     }
 }
 

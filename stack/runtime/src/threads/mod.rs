@@ -3,9 +3,11 @@
 mod number;
 mod spin;
 mod thread;
-mod timer_slack;
+pub(crate) mod timer_slack;
+mod yield_backoff;
 
 pub(crate) use number::thread_number;
 pub(crate) use spin::PollBackoff;
 pub use spin::Spinner;
 pub(crate) use thread::ContextThread;
+pub(crate) use yield_backoff::YieldBackoff;

@@ -83,8 +83,31 @@ fn ping_pong_with_helpers() {
 }
 
 #[test]
+fn ping_pong_with_hot_helpers() {
+    let (left, right) = endpoints(DriveMode::Hot);
+    ping_pong(&left, &right, 500);
+}
+
+#[test]
+fn auto_stands_for_a_helper() {
+    let (left, right) = endpoints(DriveMode::Auto);
+    let mode = left.context.drive_mode();
+    assert!(matches!(mode, DriveMode::Hot | DriveMode::Helper), "{mode:?}");
+    ping_pong(&left, &right, 100);
+}
+
+#[test]
 fn helper_makes_progress_without_application_polls() {
-    let (left, right) = endpoints_driven(DriveMode::Inline, DriveMode::Helper);
+    progress_without_application_polls(DriveMode::Helper);
+}
+
+#[test]
+fn hot_helper_makes_progress_without_application_polls() {
+    progress_without_application_polls(DriveMode::Hot);
+}
+
+fn progress_without_application_polls(drive: DriveMode) {
+    let (left, right) = endpoints_driven(DriveMode::Inline, drive);
     let (a, _b) = connect(&left, &right);
     let source = left.mr(4096, Access::LOCAL_READ);
     let remote = right.mr(4096, Access::REMOTE_WRITE | Access::REMOTE_READ);
@@ -259,7 +282,7 @@ fn thread_cpu_time() -> Option<Duration> {
 
 #[test]
 fn cq_wait_returns_completions_and_sleeps_when_there_are_none() {
-    for drive in [DriveMode::Dedicated, DriveMode::Helper, DriveMode::Inline] {
+    for drive in [DriveMode::Dedicated, DriveMode::Helper, DriveMode::Hot, DriveMode::Inline] {
         let (left, right) = endpoints(drive);
         let (a, b) = connect(&left, &right);
         let recv_mr = right.mr(64, Access::LOCAL_WRITE);

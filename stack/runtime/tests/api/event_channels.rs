@@ -35,7 +35,7 @@ fn sources_report_to_their_channels(drive: DriveMode) {
     listener.set_event_channel(&of_listener).unwrap();
     let a = left.qp();
     a.connect(server(), ConnParam::new()).unwrap();
-    let request = AsyncEvent::ConnectRequest { port: PORT };
+    let request = AsyncEvent::ConnectRequest { listener: listener.local_addr() };
     let mut waited = None;
     drive_until(&left.context, context, || {
         waited = waited.or_else(|| of_listener.next_event());

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 
 use super::*;
 
+mod interrupts;
 mod kernel;
 mod link_states;
 mod memif_peers;

@@ -1,0 +1,181 @@
+//! Receive interrupts: descriptors on which a thread sleeps until a queue receives frames.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use crate::attached::{Attached, Driver};
+use crate::eal::control_lock;
+use crate::sys;
+
+/// Receive interrupt of a queue. The port is not closed before it is dropped.
+///
+/// To sleep: [`RxInterrupt::enable`] it, poll the queue once more, wait until the descriptor
+/// ([`AsFd`]) is readable, and [`RxInterrupt::disable`] it.
+#[derive(Debug)]
+pub struct RxInterrupt {
+    port: Arc<Attached>,
+    queue: u16,
+    fd: RawFd,
+    kind: Kind,
+}
+
+/// Kind of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The kernel's queue of frames: readable while there are some.
+    Frames,
+    /// An eventfd that counts the interrupts of a card.
+    Interrupts,
+}
+
+impl RxInterrupt {
+    /// `None` if the driver has no receive interrupts, they were not requested
+    /// ([`PortConfig::rx_interrupts`](crate::PortConfig::rx_interrupts)), or the host program owns
+    /// the port.
+    pub(crate) fn of(port: &Arc<Attached>, queue: u16) -> Option<Self> {
+        if port.is_borrowed() {
+            return None;
+        }
+        let (fd, kind) = match (port.driver, port.packet_sockets.get(usize::from(queue))) {
+            (_, Some(&socket)) => (socket, Kind::Frames),
+            (Driver::Tap, None) => (port_fd(port, queue)?, Kind::Frames),
+            (Driver::Other, None) => (port_fd(port, queue)?, Kind::Interrupts),
+            (Driver::Memif | Driver::Vhost | Driver::VirtioUser, None) => return None,
+        };
+        let interrupt = Self { port: Arc::clone(port), queue, fd, kind };
+        // Some drivers have a descriptor, and no interrupts.
+        let is_usable = interrupt.enable();
+        interrupt.disable();
+        is_usable.then_some(interrupt)
+    }
+
+    /// Has the next frame make the descriptor readable. Frames that have arrived before may not:
+    /// poll the queue afterwards. False if the driver refuses.
+    #[must_use]
+    pub fn enable(&self) -> bool {
+        // SAFETY: a started port (kept by the `Arc`), and one of its queues.
+        self.kind == Kind::Frames
+            || unsafe { sys::rte_eth_dev_rx_intr_enable(self.port.id, self.queue) } == 0
+    }
+
+    /// Undoes [`RxInterrupt::enable`]; the descriptor is not readable any more once the frames are
+    /// received.
+    pub fn disable(&self) {
+        match self.kind {
+            // An error, such as that of an interface which is down, would stay until it is read.
+            Kind::Frames if !self.port.packet_sockets.is_empty() => {
+                socket_option(self.fd, libc::SO_ERROR);
+            }
+            Kind::Frames => {}
+            Kind::Interrupts => {
+                // SAFETY: as in `enable`.
+                unsafe { sys::rte_eth_dev_rx_intr_disable(self.port.id, self.queue) };
+                let mut count = 0_u64;
+                // SAFETY: a descriptor that is open while the port is, which never blocks, and
+                // eight bytes to write.
+                unsafe { libc::read(self.fd, (&raw mut count).cast(), size_of::<u64>()) };
+            }
+        }
+    }
+}
+
+impl AsFd for RxInterrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the driver closes it with the port, which is kept by the `Arc`.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+}
+
+/// Returns the descriptor that the driver has for the interrupts of a queue.
+fn port_fd(port: &Attached, queue: u16) -> Option<RawFd> {
+    let _control = control_lock();
+    // SAFETY: a started port, and one of its queues.
+    let fd = unsafe { sys::rte_eth_dev_rx_intr_ctl_q_get_fd(port.id, queue) };
+    (fd >= 0).then_some(fd)
+}
+
+/// Returns an option of a socket that is a number; `None` if this is no socket, or has no such
+/// option.
+fn socket_option(fd: RawFd, option: libc::c_int) -> Option<libc::c_int> {
+    let mut value = 0;
+    let mut len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
+    // SAFETY: a number, and space for a value with its length.
+    let status = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len)
+    };
+    (status == 0).then_some(value)
+}
+
+/// The packet sockets of this process in the network namespace of the calling thread, by inode, in
+/// the order in which they were opened.
+#[derive(Debug)]
+pub(crate) struct PacketSockets(Vec<u64>);
+
+impl PacketSockets {
+    /// Those open now; none if /proc cannot be read.
+    pub(crate) fn now() -> Self {
+        let text = std::fs::read_to_string("/proc/thread-self/net/packet").unwrap_or_default();
+        let inode = |line: &str| line.split_whitespace().last()?.parse().ok();
+        // The kernel lists them in the order of their creation. The first line names the columns.
+        Self(text.lines().skip(1).filter_map(inode).collect())
+    }
+
+    /// Returns the descriptors of those opened since, in order. `net_af_packet` has one for each
+    /// queue, and tells nobody.
+    pub(crate) fn opened_since(&self) -> Vec<RawFd> {
+        let own = own_packet_sockets();
+        let now = Self::now().0;
+        let new = now.iter().filter(|inode| !self.0.contains(inode));
+        new.filter_map(|inode| own.get(inode).copied()).collect()
+    }
+}
+
+/// The packet sockets of this process: inode and descriptor.
+fn own_packet_sockets() -> HashMap<u64, RawFd> {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return HashMap::new() };
+    let sockets = open.flatten().filter_map(|entry| {
+        let fd = entry.file_name().to_str()?.parse().ok()?;
+        let target = std::fs::read_link(entry.path()).ok()?;
+        let inode = target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()?;
+        (socket_option(fd, libc::SO_DOMAIN) == Some(libc::AF_PACKET)).then_some((inode, fd))
+    });
+    sockets.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
+    use super::*;
+
+    fn packet_socket() -> Option<OwnedFd> {
+        // SAFETY: a plain system call.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        // SAFETY: a new descriptor that has no other owner.
+        (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    #[test]
+    fn new_packet_sockets_are_found_in_order() {
+        let Some(old) = packet_socket() else {
+            println!("not run: needs CAP_NET_RAW");
+            return;
+        };
+        // A gap below, which the second of the new ones takes.
+        let gap = packet_socket().unwrap();
+        let first_number = gap.as_raw_fd();
+        let before = PacketSockets::now();
+        assert!(before.0.len() >= 2);
+        let first = packet_socket().unwrap();
+        drop(gap);
+        let second = packet_socket().unwrap();
+        let found: Vec<_> = before.opened_since();
+        assert!(second.as_raw_fd() <= first_number.max(first.as_raw_fd()));
+        let mine: Vec<_> = found
+            .into_iter()
+            .filter(|fd| [&old, &first, &second].iter().any(|own| own.as_raw_fd() == *fd))
+            .collect();
+        assert_eq!(mine, [first.as_raw_fd(), second.as_raw_fd()]);
+    }
+}
