@@ -200,11 +200,11 @@ pub struct Config {
     /// [`WcStatus::LocalProtection`]: crate::WcStatus::LocalProtection
     pub catch_page_faults: bool,
     /// Time for which the link to another process may be down before connections over it end with
-    /// [`EndReason::LinkDown`]: zero by default, so within 0.2 s of the process's end. Over `memif`,
-    /// `vhost` and `virtio-user` alone: the peer is that process, and a program that takes its place
-    /// on the link knows nothing of its connections. `None`: they never end so, and TCP retransmits
-    /// until its timeouts. Set a time or `None` if the process is a switch that may be restarted.
-    /// Over other devices TCP always rides it out.
+    /// [`EndReason::LinkDown`]: zero by default, so within 0.2 s of the process's end. Over
+    /// `memif`, `vhost` and `virtio-user` alone: the peer is that process, and a program that takes
+    /// its place on the link knows nothing of its connections. `None`: they never end so, and TCP
+    /// retransmits until its timeouts. Set a time or `None` if the process is a switch that may be
+    /// restarted. Over other devices TCP always rides it out.
     ///
     /// [`EndReason::LinkDown`]: crate::EndReason::LinkDown
     pub link_down_grace: Option<Duration>,

@@ -216,8 +216,9 @@ impl Context {
 
     /// True if the process at the other end of the link has gone (`memif`, `vhost`, `virtio-user`):
     /// one was connected, and none is now. Also if it has not served this end for a second: a
-    /// second client of a `memif` server. Its connections end with it ([`Config::link_down_grace`]).
-    /// Always false on other devices, whose link may fail and work again. Some loads.
+    /// second client of a `memif` server. Its connections end with it
+    /// ([`Config::link_down_grace`]). Always false on other devices, whose link may fail and work
+    /// again. Some loads.
     #[must_use]
     pub fn peer_is_gone(&self) -> bool {
         self.inner.link.peer_is_gone()
