@@ -56,6 +56,12 @@ pub struct DeviceArgs {
     /// Cuts messages into TCP segments in the stack, even if the NIC offers it (TSO).
     #[arg(long)]
     pub no_tso: bool,
+    /// Thread that polls the device: the program's own (inline); while that sleeps or is busy, a
+    /// thread of the stack that sleeps when there is nothing to do (park), or first spins for 50 ms
+    /// after traffic (hot); or hot if there are more cores than shards, else park (auto) [default:
+    /// inline; park if the program sleeps].
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub poller: Option<Poller>,
     /// TCP settings.
     #[command(flatten)]
     pub tcp: TcpArgs,
@@ -63,6 +69,30 @@ pub struct DeviceArgs {
     /// core for each shard; in a loop both ends share it.
     #[arg(long, value_delimiter = ',', value_name = "A,B")]
     pub cores: Vec<usize>,
+}
+
+/// Thread that polls the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Poller {
+    /// Hot if there are more cores than shards, else park.
+    Auto,
+    /// The program, or a thread that spins for a while after traffic.
+    Hot,
+    /// The program, or a thread that sleeps while there is nothing to do.
+    Park,
+    /// The program alone.
+    Inline,
+}
+
+impl Poller {
+    const fn mode(self) -> DriveMode {
+        match self {
+            Self::Auto => DriveMode::Auto,
+            Self::Hot => DriveMode::Hot,
+            Self::Park => DriveMode::Helper,
+            Self::Inline => DriveMode::Inline,
+        }
+    }
 }
 
 /// Computation of TCP and IP checksums.
@@ -148,7 +178,14 @@ impl DeviceArgs {
             Some(timeout) => self.tcp.server_settings(timeout),
             None => self.tcp.settings(),
         };
-        config.drive = if demand.sleeps { DriveMode::Helper } else { DriveMode::Inline };
+        config.drive = match self.poller {
+            Some(Poller::Inline) if demand.sleeps => {
+                bail!("--poller inline: nobody polls while the program sleeps: use park or hot")
+            }
+            Some(poller) => poller.mode(),
+            None if demand.sleeps => DriveMode::Helper,
+            None => DriveMode::Inline,
+        };
         // The programs exit by dropping their contexts.
         config.drop_linger = config.linger;
         config.shards = demand.shards;
