@@ -99,7 +99,7 @@ pub enum ConnectError {
     #[error("no ready-to-receive message that both peers support: offer more kinds")]
     NoCommonRtr,
     /// The local application ended the attempt, or resources were exhausted.
-    #[error("no resources for another connection")]
+    #[error("ended by the local application, or no resources for another connection")]
     NoResources,
 }
 

@@ -24,7 +24,7 @@ fn with_two_addresses(change: impl FnOnce(&mut EngineConfig)) -> SegmentFixture 
 }
 
 fn peer_of(local: impl Into<IpAddr>, port: u16) -> Peer {
-    Peer::to(SocketAddr::new(local.into(), PORT), address(0).into(), port, 1)
+    Peer::to(SocketAddr::new(local.into(), PORT), address(0), port, 1)
 }
 
 fn one(ip: impl Into<IpAddr>) -> ListenAddr {

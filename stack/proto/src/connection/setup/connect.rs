@@ -54,7 +54,7 @@ impl<E: Env> Context<E> {
         }
         let mut tcb = match param.local_port {
             0 => self.open_from_free_port(now, source, remote, is_taken)?,
-            port => self.open_from((source, port).into(), now, remote, is_taken)?,
+            port => self.open_from(now, (source, port).into(), remote, is_taken)?,
         };
         self.apply_settings(&mut tcb, param);
         let offer = mpa_offer(param);

@@ -94,8 +94,8 @@ impl<E: Env> Context<E> {
     /// `PortInUse` by a listener; `ConnectionExists`; `TooManyConnections` over all shards.
     pub(crate) fn open_from(
         &mut self,
-        local: SocketAddr,
         now: Instant,
+        local: SocketAddr,
         remote: SocketAddr,
         is_taken: impl Fn(&FourTuple) -> bool,
     ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
