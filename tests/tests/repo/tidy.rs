@@ -241,7 +241,7 @@ fn unsafe_only_in_allowed_files() {
             complaints.push(format!("{file}:{}: unsafe is not allowed here", index + 1));
         }
     }
-    for entry in UNSAFE_ALLOWED.iter().filter(|entry| !needed.contains(*entry)) {
+    for entry in UNSAFE_ALLOWED.iter().filter(|entry| !needed.contains(**entry)) {
         complaints.push(format!("{entry}: on the list, but has no unsafe code"));
     }
     report(&complaints);

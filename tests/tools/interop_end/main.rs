@@ -14,8 +14,8 @@ use clap::{Parser, ValueEnum};
 use ferrowarp::cm::PrivateData;
 use ferrowarp::{ConnEvent, ConnInfo, ConnParam, ConnRequest, ConnectError, Context, Qp};
 use ferrowarp_apps::device::{Demand, DeviceArgs};
+use ferrowarp_apps::host::Host;
 use ferrowarp_apps::mpa_options::{IrdOrdArgs, MpaArgs, negotiated_line};
-use ferrowarp_apps::network::Host;
 
 use crate::exchange::Exchange;
 
@@ -132,8 +132,11 @@ fn main() -> ExitCode {
     let options: InteropEndOptions = ferrowarp_apps::parse();
     ferrowarp_apps::run_program("interop_end", || {
         let context = options.device.open(Demand::connections(1))?;
-        match options.host {
-            Some(host) => connect(&options, &context, host.socket(options.port)),
+        match &options.host {
+            Some(host) => {
+                let remote = host.socket(context.config(), options.port)?;
+                connect(&options, &context, remote)
+            }
             None => listen(&options, &context),
         }
     })
