@@ -194,8 +194,8 @@ pub struct Config {
     /// completes with [`WcStatus::LocalProtection`], and the peer receives a Terminate. Off by
     /// default, as it installs handlers of `SIGSEGV` and `SIGBUS`, for the whole process and for
     /// good. Other faults go to the handlers that were installed before. If the program installs
-    /// some later, those get the others; the shards see to it within a millisecond of polling. Costs
-    /// nothing where there is no fault. On x86-64 alone.
+    /// some later, those get the others; the shards see to it within a millisecond of polling.
+    /// Costs nothing where there is no fault. On x86-64 alone.
     ///
     /// [`WcStatus::LocalProtection`]: crate::WcStatus::LocalProtection
     pub catch_page_faults: bool,

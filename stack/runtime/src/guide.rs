@@ -97,9 +97,9 @@
 //! - *Nobody watches an idle connection.* If a peer loses power, you notice when you send
 //!   something, after [`TcpSettings::user_timeout`]. With nothing outstanding you never notice.
 //!   Servers set [`TcpSettings::keepalive`] or [`ConnParam::keepalive`]: with 10 idle seconds and 3
-//!   probes 2 seconds apart, as our programs do, they notice after 16 seconds. Over `memif`, `vhost`
-//!   and `virtio-user` you always notice a killed peer, within 0.2 s: the link ends with it, and
-//!   [`EndReason::LinkDown`] reports that ([`Config::link_down_grace`]).
+//!   probes 2 seconds apart, as our programs do, they notice after 16 seconds. Over `memif`,
+//!   `vhost` and `virtio-user` you always notice a killed peer, within 0.2 s: the link ends with
+//!   it, and [`EndReason::LinkDown`] reports that ([`Config::link_down_grace`]).
 //!
 //! # Connection
 //!

@@ -3,6 +3,7 @@
 mod abandon;
 mod care;
 mod ended_cqs;
+mod events;
 mod requests;
 
 use std::collections::{HashMap, VecDeque};
@@ -18,9 +19,7 @@ use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::engine::{ConnectionStatus, Engine};
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{
-    Abort, CmError, ConnEvent, ConnParam, ListenAddr, ReadDepths, RequestId,
-};
+use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ListenAddr, ReadDepths, RequestId};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
@@ -35,7 +34,7 @@ use crate::shard::control::{RESEND_NS, ShardControl};
 use crate::shard::cq_rings::{CqProducer, CqRings};
 use crate::shard::mailbox::ShardRequest;
 use crate::shard::shard_qps::{NEVER, ShardQp, ShardQps, TAKE_COUNT_MAX};
-use crate::shard::srq::{SrqLimit, SrqShared};
+use crate::shard::srq::SrqShared;
 use crate::shard::unbound_qp::UnboundQpTable;
 use crate::stats::{Counters, Usage};
 use crate::tcp::TcpStats;
@@ -117,57 +116,6 @@ impl<D: Device> ShardEngine<D> {
                 publish_queues(engine, false);
             }
         })
-    }
-
-    fn route(&mut self, now: Instant, event: ConnEvent) {
-        match event {
-            ConnEvent::ConnectRequest { listener, request, offer } => {
-                let pending = PendingRequest { shard: self.index, id: request, offer };
-                self.route_request(now, listener, pending);
-            }
-            ConnEvent::Established { qp, .. }
-            | ConnEvent::PeerFinished { qp }
-            | ConnEvent::Streaming { qp }
-            | ConnEvent::ConnectFailed { qp, .. }
-            | ConnEvent::Disconnected { qp, .. }
-            | ConnEvent::TerminateReceived { qp, .. } => {
-                self.inform(qp, event);
-            }
-            ConnEvent::SrqLimit { srq, left, most } => {
-                if let Some(shared) = self.srqs.get(&srq) {
-                    shared.push_limit_event(SrqLimit { left, most });
-                    self.publisher.publish(shared.event());
-                }
-            }
-            // Reported once its queue pairs are ended.
-            ConnEvent::CqOverrun { .. } => {}
-            event => debug_assert!(false, "{event:?} has no destination"),
-        }
-    }
-
-    /// Reports an event to the application, after the state: the application acts on the event.
-    fn inform(&mut self, qp: QpId, event: ConnEvent) {
-        self.publish_state(qp);
-        if let Some(shard_qp) = self.shard_qps.get(qp) {
-            shard_qp.shared.push_event(event);
-            self.publisher.publish(AsyncEvent::Connection { qp });
-        }
-    }
-
-    fn route_events(&mut self, now: Instant) -> bool {
-        // Before the events of queue pairs that have ended: the overrun is the reason.
-        if self.engine.completions_mut().has_deferred() {
-            self.report_overruns();
-        }
-        let mut any = false;
-        for _ in 0..EVENT_COUNT_MAX {
-            let Some(event) = self.engine.next_event() else {
-                break;
-            };
-            any = true;
-            self.route(now, event);
-        }
-        any
     }
 }
 
