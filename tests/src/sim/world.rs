@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ferrowarp_proto::engine::{EngineConfig, PARTIAL_BYTES_MIN};
 use ferrowarp_proto::tcp::{Algorithm, EcnMode};
-use ferrowarp_proto::time::{Instant, MICROSECOND, SECOND};
+use ferrowarp_proto::time::{Instant, MICROSECOND, MILLISECOND, SECOND};
 use ferrowarp_proto::verbs::cm::ConnParam;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -59,6 +59,9 @@ impl EndOptions {
         markers: false,
     };
 }
+
+/// Longest time between two turns of the caller, who looks for events.
+const CALLER_INTERVAL_NS: u64 = 4 * MILLISECOND;
 
 /// Parameters of a simulated network.
 #[derive(Clone, Copy, Debug)]
@@ -459,7 +462,7 @@ impl World {
             .min();
         if let Some(next) = next {
             // What has become due during the passes is due now.
-            self.now = self.now.max(next);
+            self.now = self.now.max(next.min(polled_at + CALLER_INTERVAL_NS));
         }
         next.is_some()
     }
