@@ -14,20 +14,19 @@ const CACHED_THREADS_MAX: usize = PoolNeeds::THREADS as usize - 2;
 
 /// Registers the calling thread with DPDK once, so that it gets its own cache in every mempool,
 /// unless too many threads have one (an allocation costs twice as much without). One thread-local
-/// load after that. True if this is the first call.
+/// load after that.
 #[inline]
-pub(crate) fn register_application_thread() -> bool {
+pub(crate) fn register_application_thread() {
     thread_local! {
         static KNOWN: Cell<bool> = const { Cell::new(false) };
     }
-    if KNOWN.get() {
-        return false;
+    if !KNOWN.get()
+        && let Some(eal) = Eal::running()
+    {
+        KNOWN.set(true);
+        // Without an lcore ID the thread works as well, more slowly.
+        let _ = eal.register_current_thread_up_to(CACHED_THREADS_MAX);
     }
-    let Some(eal) = Eal::running() else { return false };
-    KNOWN.set(true);
-    // Without an lcore ID the thread works as well, more slowly.
-    let _ = eal.register_current_thread_up_to(CACHED_THREADS_MAX);
-    true
 }
 
 /// Registers the calling thread with DPDK until it ends, so that it has a cache of its own in

@@ -148,6 +148,18 @@ impl Span {
     /// If the length is not eight bytes.
     pub(crate) fn atomic(self, op: AtomicOp) -> Result<Option<u64>, PageFault> {
         let Some(word) = self.word() else { return Ok(None) };
+        // Without masks one instruction, however often others change the word.
+        match op {
+            // SAFETY: `Span::new` guarantees that the word is accessible while the span is used.
+            AtomicOp::FetchAdd { add, boundaries: 0 } => unsafe {
+                return opaque::fetch_add(word, add).map(Some);
+            },
+            // SAFETY: as above.
+            AtomicOp::Swap { swap, mask: u64::MAX } => unsafe {
+                return opaque::swap(word, swap).map(Some);
+            },
+            _ => {}
+        }
         let compare_exchange = |current, new| {
             // SAFETY: `Span::new` guarantees that the word is accessible while the span is used.
             unsafe { opaque::compare_exchange(word, current, new) }

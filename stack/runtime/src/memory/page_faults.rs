@@ -9,9 +9,11 @@
 //! A program, or a runtime inside it, may install a handler of its own later, which replaces this
 //! one. [`keep_catching`] then installs the handler again, above that one. If that one calls what
 //! it has replaced, it must not come back to itself. So each installation is a handler of its own,
-//! at a level of its own, with the handler below it: the chain has no loops. One that is installed
-//! again and again is recognized.
+//! at a level of its own, with the handler below it. A handler that the program installs again and
+//! again keeps its level; it may then call the one above it, which goes on further below.
 
+use std::arch::naked_asm;
+use std::cell::Cell;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -48,8 +50,16 @@ static BELOW: [[AtomicPtr<sigaction>; LEVELS]; SIGNALS.len()] =
 
 /// Page faults are caught in this process.
 static IS_CATCHING: AtomicBool = AtomicBool::new(false);
+/// No handler is installed any more: the program has too many, or one that is to run once.
+static HAS_GIVEN_UP: AtomicBool = AtomicBool::new(false);
 /// Held while handlers are installed.
 static INSTALLING: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static IS_UNBLOCKED: Cell<bool> = const { Cell::new(false) };
+    /// Levels whose handlers have been called for the present signal, one bit each.
+    static CALLED: Cell<u32> = const { Cell::new(0) };
+}
 
 /// Catches page faults in registered memory from now on, on all threads of the process that do not
 /// block the signals.
@@ -61,23 +71,36 @@ pub(crate) fn catch() -> io::Result<()> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     IS_CATCHING.store(true, Ordering::Relaxed);
-    unblock();
+    prepare_thread();
     install()
+}
+
+/// Prepares the calling thread, the first time, to have page faults, if they are caught: a load
+/// and a test where they are not.
+#[inline]
+pub(crate) fn prepare_thread() {
+    if IS_CATCHING.load(Ordering::Relaxed) && !IS_UNBLOCKED.replace(true) {
+        // The handler must not be the first to use it, which may allocate.
+        CALLED.set(0);
+        unblock();
+    }
 }
 
 /// Installs the handlers again if the program has installed others since. Two system calls.
 pub(crate) fn keep_catching() {
+    if HAS_GIVEN_UP.load(Ordering::Relaxed) {
+        return;
+    }
     if let Err(error) = install() {
-        tracing::warn!(%error, "page faults in registered memory are not caught any more");
+        HAS_GIVEN_UP.store(true, Ordering::Relaxed);
+        tracing::warn!(%error, "page faults in registered memory may not be caught any more");
     }
 }
 
-/// Unblocks the signals on this thread, if page faults are caught: the kernel ends a process with a
-/// fault on a thread that blocks them.
-pub(crate) fn unblock() {
-    if !IS_CATCHING.load(Ordering::Relaxed) {
-        return;
-    }
+/// Unblocks the signals on this thread: the kernel ends a process with a fault on a thread that
+/// blocks them.
+#[cold]
+fn unblock() {
     let mut set = MaybeUninit::uninit();
     // SAFETY: the pointer is valid for a set.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
@@ -143,20 +166,54 @@ fn action(signal: c_int, new: Option<&sigaction>) -> io::Result<sigaction> {
     Ok(unsafe { old.assume_init() })
 }
 
-extern "C" fn on_signal<const LEVEL: usize>(
+/// Handler of a level. The kernel calls it with the context just above the return address; another
+/// handler that calls it does not.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+extern "C" fn on_signal<const LEVEL: usize>(_: c_int, _: *mut siginfo_t, _: *mut c_void) {
+    naked_asm!(
+        "lea rcx, [rsp + 8]",
+        "jmp {handle}",
+        handle = sym handle::<LEVEL>,
+    )
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+extern "C" fn on_signal<const LEVEL: usize>(_: c_int, _: *mut siginfo_t, _: *mut c_void) {}
+
+/// `called_at`: the stack pointer before the call.
+extern "C" fn handle<const LEVEL: usize>(
     signal: c_int,
     info: *mut siginfo_t,
     context: *mut c_void,
+    called_at: *mut c_void,
 ) {
     if return_page_fault(info, context) {
         return;
     }
+    // Those of a handler before, which a handler of the program may have left by longjmp.
+    if called_at == context {
+        CALLED.set(0);
+    }
+    // A handler of the program that calls this one a second time: below it are the others.
+    let called = CALLED.get();
+    let Some(level) = (0..=LEVEL).rev().find(|level| called & (1 << level) == 0) else {
+        return end_process(signal);
+    };
+    CALLED.set(called | 1 << level);
     let index = usize::from(signal != SIGNALS[0]);
     // SAFETY: set before this handler was installed, and never freed nor changed.
-    let Some(below) = (unsafe { BELOW[index][LEVEL].load(Ordering::Acquire).as_ref() }) else {
+    let Some(below) = (unsafe { BELOW[index][level].load(Ordering::Acquire).as_ref() }) else {
         return;
     };
     call(below, signal, info, context);
+}
+
+/// Has the signal end the process when the handler returns.
+fn end_process(signal: c_int) {
+    HAS_GIVEN_UP.store(true, Ordering::Relaxed);
+    // SAFETY: may be called in a handler.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
 /// If the signal is a page fault in an access routine: has that return it.
@@ -164,18 +221,28 @@ extern "C" fn on_signal<const LEVEL: usize>(
 fn return_page_fault(info: *mut siginfo_t, context: *mut c_void) -> bool {
     /// "Action optional": an advice about a page, and no access.
     const BUS_MCEERR_AO: c_int = 5;
+    /// Distance from the stack pointer at which a fault is one of the stack.
+    const STACK_GUARD_LEN: usize = 4096;
     // SAFETY: the kernel passes it to a handler with `SA_SIGINFO`, or a handler of the program that
     // has received it.
     let code = unsafe { (*info).si_code };
     // SAFETY: as above; nothing else refers to it while the handler runs.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
-    let ip = &mut context.uc_mcontext.gregs[libc::REG_RIP as usize];
-    let is_ours = usize::try_from(*ip).is_ok_and(|ip| opaque::addresses().contains(&ip));
-    // Not one that was sent by a process.
-    if code <= 0 || code == BUS_MCEERR_AO || !is_ours {
+    let registers = &mut context.uc_mcontext.gregs;
+    let at = |register: c_int| usize::try_from(registers[register as usize]).unwrap_or(0);
+    if !opaque::addresses().contains(&at(libc::REG_RIP)) {
         return false;
     }
-    *ip = opaque::landing() as i64;
+    // SAFETY: as above.
+    let info = unsafe { &*info };
+    // SAFETY: both signals have an address.
+    let address = unsafe { info.si_addr() } as usize;
+    // Not one that was sent by a process, nor the end of the stack.
+    let is_stack = at(libc::REG_RSP).abs_diff(address) < STACK_GUARD_LEN;
+    if code <= 0 || code == BUS_MCEERR_AO || is_stack {
+        return false;
+    }
+    registers[libc::REG_RIP as usize] = opaque::landing() as i64;
     true
 }
 
@@ -192,12 +259,17 @@ fn call(action: &sigaction, signal: c_int, info: *mut siginfo_t, context: *mut c
         libc::SIG_IGN if !is_fault => {}
         // A fault cannot be ignored: the instruction is repeated, and ends the process.
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: may be called in a handler.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
+            end_process(signal);
             if !is_fault {
                 // SAFETY: as above. It is delivered when this handler returns.
                 unsafe { libc::raise(signal) };
             }
+        }
+        // A handler that is to run once: as the kernel, before it runs.
+        _ if action.sa_flags & libc::SA_RESETHAND != 0 => {
+            end_process(signal);
+            let once = sigaction { sa_flags: action.sa_flags & !libc::SA_RESETHAND, ..*action };
+            call(&once, signal, info, context);
         }
         handler if action.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: the program has installed this address as a handler of this type.

@@ -464,7 +464,6 @@ fn attempt(step: impl FnOnce()) {
 /// Prepares the calling thread, the first time, to work on a shard.
 #[inline]
 fn register_thread() {
-    if register_application_thread() {
-        page_faults::unblock();
-    }
+    register_application_thread();
+    page_faults::prepare_thread();
 }

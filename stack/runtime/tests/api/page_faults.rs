@@ -454,6 +454,22 @@ fn handlers_of_the_program_get_all_other_faults() {
     }
 }
 
+/// A handler that compares what it has replaced with itself, and so takes ours for another's when it
+/// is installed again. It must not come back to itself.
+#[test]
+fn handler_installed_twice_makes_no_loop() {
+    isolate!();
+    install(map_page);
+    let (left, right) = catching_endpoints();
+    for _ in 0..2 {
+        REPLACED.store(install(pass_on), Ordering::Relaxed);
+        let_the_shards_look(&left, &right);
+        expect_caught(&left, &right);
+    }
+    fault_of_the_program(1);
+    assert_eq!(HANDLED.swap(0, Ordering::Relaxed), 101);
+}
+
 /// The kernel would end the process if the thread blocked the signals.
 #[test]
 fn faults_are_caught_on_a_thread_that_blocks_all_signals() {

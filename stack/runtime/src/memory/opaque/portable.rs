@@ -93,3 +93,21 @@ pub(crate) unsafe fn compare_exchange(
     let found = word.compare_exchange(current, new, Ordering::AcqRel, Ordering::Acquire);
     Ok(found.unwrap_or_else(|found| found))
 }
+
+/// Adds to the word, with acquire and release; returns the value before.
+///
+/// # Safety
+/// It is readable, writable and aligned.
+pub(crate) unsafe fn fetch_add(word: *mut u64, add: u64) -> Result<u64, PageFault> {
+    // SAFETY: the caller guarantees it.
+    Ok(unsafe { AtomicU64::from_ptr(word) }.fetch_add(add, Ordering::AcqRel))
+}
+
+/// Replaces the word, with acquire and release; returns the value before.
+///
+/// # Safety
+/// It is readable, writable and aligned.
+pub(crate) unsafe fn swap(word: *mut u64, new: u64) -> Result<u64, PageFault> {
+    // SAFETY: the caller guarantees it.
+    Ok(unsafe { AtomicU64::from_ptr(word) }.swap(new, Ordering::AcqRel))
+}

@@ -239,10 +239,46 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size ferrowarp_compare_exchange, . - ferrowarp_compare_exchange",
+    // Adds `rsi` to the word, or replaces it by `rsi`.
+    ".balign 16",
+    ".hidden ferrowarp_fetch_add",
+    ".globl ferrowarp_fetch_add",
+    ".type ferrowarp_fetch_add, @function",
+    "ferrowarp_fetch_add:",
+    ".cfi_startproc",
+    "mov rax, rsi",
+    "lock xadd [rdi], rax",
+    "xor edx, edx",
+    "ret",
+    ".cfi_endproc",
+    ".size ferrowarp_fetch_add, . - ferrowarp_fetch_add",
+    ".balign 16",
+    ".hidden ferrowarp_swap",
+    ".globl ferrowarp_swap",
+    ".type ferrowarp_swap, @function",
+    "ferrowarp_swap:",
+    ".cfi_startproc",
+    "mov rax, rsi",
+    "xchg [rdi], rax",
+    "xor edx, edx",
+    "ret",
+    ".cfi_endproc",
+    ".size ferrowarp_swap, . - ferrowarp_swap",
     ".hidden ferrowarp_access_end",
     ".globl ferrowarp_access_end",
     "ferrowarp_access_end:",
     // Returns to the caller of the routine in which there was a page fault.
+    ".balign 16",
+    ".hidden ferrowarp_access_fault_avx",
+    ".globl ferrowarp_access_fault_avx",
+    ".type ferrowarp_access_fault_avx, @function",
+    "ferrowarp_access_fault_avx:",
+    ".cfi_startproc",
+    "vzeroupper",
+    "mov edx, 1",
+    "ret",
+    ".cfi_endproc",
+    ".size ferrowarp_access_fault_avx, . - ferrowarp_access_fault_avx",
     ".balign 16",
     ".hidden ferrowarp_access_fault",
     ".globl ferrowarp_access_fault",
@@ -261,6 +297,7 @@ unsafe extern "C" {
     fn ferrowarp_access_begin();
     fn ferrowarp_access_end();
     fn ferrowarp_access_fault();
+    fn ferrowarp_access_fault_avx();
     fn ferrowarp_copy_avx();
     fn ferrowarp_copy_bytes();
     fn ferrowarp_place();
@@ -269,6 +306,8 @@ unsafe extern "C" {
     fn ferrowarp_store_byte();
     fn ferrowarp_load_word();
     fn ferrowarp_compare_exchange();
+    fn ferrowarp_fetch_add();
+    fn ferrowarp_swap();
 }
 
 /// The routine that copies.
@@ -288,7 +327,9 @@ pub(crate) fn addresses() -> Range<usize> {
 
 /// Returns where a routine in which there was a page fault continues.
 pub(crate) fn landing() -> usize {
-    ferrowarp_access_fault as *const () as usize
+    let has_avx = COPY.load(Ordering::Relaxed) == ferrowarp_copy_avx as *mut ();
+    let landing = if has_avx { ferrowarp_access_fault_avx } else { ferrowarp_access_fault };
+    landing as *const () as usize
 }
 
 #[inline(always)]
@@ -442,6 +483,46 @@ pub(crate) unsafe fn compare_exchange(
             in("rdi") word,
             in("rsi") current,
             inout("rdx") new => fault,
+            out("rax") found,
+        );
+    }
+    result(found, fault)
+}
+
+/// Adds to the word, with acquire and release; returns the value before.
+///
+/// # Safety
+/// It is readable, writable and aligned.
+pub(crate) unsafe fn fetch_add(word: *mut u64, add: u64) -> Result<u64, PageFault> {
+    let (found, fault): (u64, u64);
+    // SAFETY: the caller guarantees that the word is accessible; the rest as in `load_acquire`.
+    unsafe {
+        asm!(
+            "call {fetch_add}",
+            fetch_add = sym ferrowarp_fetch_add,
+            in("rdi") word,
+            in("rsi") add,
+            out("rdx") fault,
+            out("rax") found,
+        );
+    }
+    result(found, fault)
+}
+
+/// Replaces the word, with acquire and release; returns the value before.
+///
+/// # Safety
+/// It is readable, writable and aligned.
+pub(crate) unsafe fn swap(word: *mut u64, new: u64) -> Result<u64, PageFault> {
+    let (found, fault): (u64, u64);
+    // SAFETY: the caller guarantees that the word is accessible; the rest as in `load_acquire`.
+    unsafe {
+        asm!(
+            "call {swap}",
+            swap = sym ferrowarp_swap,
+            in("rdi") word,
+            in("rsi") new,
+            out("rdx") fault,
             out("rax") found,
         );
     }
