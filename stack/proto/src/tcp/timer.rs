@@ -400,11 +400,11 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.rare.keepalive = now + idle;
             return;
         }
-        self.unanswered = self.unanswered.saturating_add(1);
-        if self.unanswered > self.cfg.keepalive_count {
+        if self.unanswered >= self.cfg.keepalive_count {
             self.give_up();
             return;
         }
+        self.unanswered += 1;
         self.pending.probe = true;
         self.rare.keepalive = now + self.cfg.keepalive_interval_ns;
     }

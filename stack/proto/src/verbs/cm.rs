@@ -108,7 +108,7 @@ pub enum ConnectError {
 #[non_exhaustive]
 pub enum CmError {
     /// A listener uses the port: for a connection one that covers its local address, for a listener
-    /// one with the same address or, both, with all of them.
+    /// another one with the same port and the same addresses.
     #[error("port {0} is in use by a listener; choose another")]
     PortInUse(u16),
     /// A connection between the same addresses and ports exists already, or has ended a short time

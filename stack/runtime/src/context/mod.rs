@@ -188,7 +188,7 @@ impl Context {
     /// ```
     #[must_use]
     pub fn connections(&self) -> Vec<ConnectionStatus> {
-        let lists = self.inner.shards.control(|engine, _| engine.connections());
+        let lists = self.inner.shards.control(|engine, now| engine.connections(now));
         lists.into_iter().flatten().collect()
     }
 

@@ -157,7 +157,7 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     /// Disconnects every queue pair and ends every listener.
     fn disconnect_all(&mut self, now: Instant);
 
-    fn connections(&self) -> Vec<ConnectionStatus>;
+    fn connections(&mut self, now: Instant) -> Vec<ConnectionStatus>;
     fn connection_count(&self) -> usize;
     /// Connections not closed in both directions: all but those in TIME-WAIT.
     fn unfinished_count(&self) -> usize;

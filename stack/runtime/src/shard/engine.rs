@@ -419,8 +419,9 @@ where
         }
     }
 
-    fn connections(&self) -> Vec<ConnectionStatus> {
-        self.engine.connections(self.now)
+    fn connections(&mut self, now: Instant) -> Vec<ConnectionStatus> {
+        let now = self.advance(now);
+        self.engine.connections(now)
     }
 
     fn connection_count(&self) -> usize {

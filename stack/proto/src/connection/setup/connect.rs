@@ -40,13 +40,12 @@ impl<E: Env> Context<E> {
         }
         let routing = self.net.routing();
         let hop = routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
-        let source = match param.local_address.map(|ip| ip.to_canonical()) {
-            Some(ip) if !ip.is_unspecified() && !routing.is_local(ip) => {
-                return Err(CmError::NotLocal);
-            }
+        let named = param.local_address.map(|ip| ip.to_canonical());
+        let source = match named.filter(|ip| !ip.is_unspecified()) {
+            Some(ip) if !routing.is_local(ip) => return Err(CmError::NotLocal),
             Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(CmError::Unreachable),
-            Some(ip) if !ip.is_unspecified() => ip,
-            _ => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
+            Some(ip) => ip,
+            None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
         let is_local = routing.is_local(remote.ip());
         if is_local && !(self.net.hairpins_to(remote.ip()) && self.device.enable_hairpin()) {
