@@ -12,6 +12,7 @@
 //! at a level of its own, with the handler below it. A handler that the program installs again and
 //! again keeps its level; it may then call the one above it, which goes on further below.
 
+#[cfg(target_arch = "x86_64")]
 use std::arch::naked_asm;
 use std::cell::Cell;
 use std::io;

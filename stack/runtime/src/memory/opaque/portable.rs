@@ -1,5 +1,6 @@
 //! The accesses as relaxed atomics. Page faults end the process.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ferrowarp_proto::ddp::memory::PageFault;
@@ -9,6 +10,16 @@ pub(crate) const CATCHES_PAGE_FAULTS: bool = false;
 
 /// There is no choice of routines.
 pub(crate) const fn select() {}
+
+/// There are no routines.
+pub(crate) const fn addresses() -> Range<usize> {
+    0..0
+}
+
+/// Is not called: no address is one of a routine.
+pub(crate) const fn landing() -> usize {
+    0
+}
 
 /// Copies `len` bytes.
 ///
