@@ -8,6 +8,10 @@
 //! and then loads the helper's state; the helper writes its state and then loads all of those. With
 //! a fence between the two steps on both sides one of them sees the other. While the application
 //! polls, the helper's state is `Standby`, and posting pays neither the fence nor a wake-up.
+//!
+//! A thread that changes the shard under its lock, such as an application that polls and starts a
+//! timer, needs no fence: the helper writes its state before it takes that lock for its last look.
+//! Either the look sees the change, or the thread has the lock later, and sees the state.
 
 use std::sync::OnceLock;
 
@@ -62,8 +66,6 @@ pub struct HelperWakeup {
     fd_exported: AtomicBool,
     /// See [`Waiters::wait_seq`].
     wait_seq: AtomicU32,
-    /// Changes whenever a control call has changed the shard's state.
-    control_seq: AtomicU32,
     /// Ends the helper's sleep, or its next one.
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -78,7 +80,6 @@ impl Default for HelperWakeup {
             waiter_count: AtomicU32::new(0),
             fd_exported: AtomicBool::new(false),
             wait_seq: AtomicU32::new(0),
-            control_seq: AtomicU32::new(0),
             wake: OnceLock::new(),
         }
     }
@@ -119,7 +120,8 @@ impl HelperWakeup {
     }
 
     /// The application's poll has changed the shard's state: queue pairs are hot, or timers run. If
-    /// the helper sleeps for lack of work, it has not seen that, and is woken.
+    /// the helper sleeps for lack of work, or is about to, it may not have seen that, and is woken.
+    /// The caller has just released the shard's lock.
     #[inline]
     pub fn on_app_change(&self) {
         if self.state.load(Ordering::Relaxed) >= HelperState::ShortSleep as u32 {
@@ -128,15 +130,9 @@ impl HelperWakeup {
     }
 
     /// A control call has changed the shard's state: the helper polls once, because timers may run
-    /// and frames may wait.
+    /// and frames may wait. The caller has just released the shard's lock.
     pub fn on_control(&self) {
-        self.control_seq.fetch_add(1, Ordering::Relaxed);
         self.wake_from(HelperState::ShortSleep);
-    }
-
-    /// Changes with each [`HelperWakeup::on_control`].
-    pub fn control_seq(&self) -> u32 {
-        self.control_seq.load(Ordering::Relaxed)
     }
 
     /// The application stops polling: it sleeps until the shard has something for it.
@@ -216,10 +212,21 @@ impl HelperWakeup {
     /// The helper calls `sleep`, unless `reason` returns true: it checks what threads that wake the
     /// helper from `rest` have written before.
     pub fn sleep(&self, rest: HelperState, reason: impl FnOnce() -> bool, sleep: impl FnOnce()) {
+        self.sleep_after(rest, || (!reason()).then_some(()), |()| sleep());
+    }
+
+    /// As [`HelperWakeup::sleep`], with the result of a last look at the shard: `None` is a reason
+    /// to stay awake. `look` takes the shard's lock, so that it sees changes of the shard itself.
+    pub fn sleep_after<T>(
+        &self,
+        rest: HelperState,
+        look: impl FnOnce() -> Option<T>,
+        sleep: impl FnOnce(T),
+    ) {
         self.state.store(rest as u32, Ordering::Release);
         fence(Ordering::SeqCst);
-        if !reason() {
-            sleep();
+        if let Some(seen) = look() {
+            sleep(seen);
         }
         self.state.store(HelperState::Awake as u32, Ordering::Release);
     }
@@ -374,25 +381,22 @@ mod proofs {
         });
     }
 
-    /// A control call that changes the shard's state while the helper goes to sleep is seen, or
+    /// A timer that another thread starts while the helper goes to sleep is seen, or `announce`
     /// wakes it.
-    #[test]
-    fn control_call_ends_a_sleep() {
-        loom::model(|| {
+    fn new_timer_ends_a_sleep(announce: fn(&HelperWakeup)) {
+        loom::model(move || {
             let wakeup = Arc::new(HelperWakeup::default());
             let deadline = Arc::new(Mutex::new(None));
             let helper = {
                 let deadline = Arc::clone(&deadline);
                 helper(&wakeup, move |wakeup| {
-                    loop {
-                        let lock = deadline.lock().unwrap();
-                        let (deadline, seen) = (*lock, wakeup.control_seq());
-                        drop(lock);
-                        if deadline.is_some() {
-                            return;
-                        }
-                        let has_changed = || wakeup.control_seq() != seen;
-                        wakeup.sleep(HelperState::ShortSleep, has_changed, thread::park);
+                    let mut is_seen = false;
+                    while !is_seen {
+                        let look = || {
+                            is_seen = deadline.lock().unwrap().is_some();
+                            (!is_seen).then_some(())
+                        };
+                        wakeup.sleep_after(HelperState::ShortSleep, look, |()| thread::park());
                     }
                 })
             };
@@ -400,9 +404,19 @@ mod proofs {
                 thread::yield_now();
             }
             *deadline.lock().unwrap() = Some(7);
-            wakeup.on_control();
+            announce(&wakeup);
             helper.join().unwrap();
         });
+    }
+
+    #[test]
+    fn timer_of_a_control_call_ends_a_sleep() {
+        new_timer_ends_a_sleep(HelperWakeup::on_control);
+    }
+
+    #[test]
+    fn timer_of_an_application_poll_ends_a_sleep() {
+        new_timer_ends_a_sleep(HelperWakeup::on_app_change);
     }
 
     /// The helper sees a thread that arms a queue before it sleeps for long, also if another thread

@@ -163,6 +163,9 @@ impl Context {
         let running = Arc::new(AtomicUsize::new(queues.len()));
         let unbound = Arc::new(UnboundQps::new(Arc::clone(&running), Arc::clone(&events)));
         let shared = SharedByShards { regions: &regions, events: &events, unbound: &unbound };
+        // It takes DPDK's control lock, for which no holder of a shard's lock may wait.
+        let interrupt = |queue: &D| if poller.may_sleep() { queue.rx_interrupt() } else { None };
+        let interrupts: Vec<_> = queues.iter().map(interrupt).collect();
         let shards = open_shards(queues, &config, seeds[1], &shared, &clock, &running);
         for shard in &shards {
             let observer: Weak<UnboundQps> = Arc::downgrade(&unbound);
@@ -170,10 +173,10 @@ impl Context {
         }
         let mut threads = Vec::new();
         let cores = config.shard_cores();
-        for (index, shard) in shards.iter().enumerate() {
+        for (index, (shard, interrupt)) in shards.iter().zip(interrupts).enumerate() {
             // Only dedicated threads are pinned, and there is a core for each: see `validate`.
             let core = cores.get(index).copied().unwrap_or_default();
-            let thread = ContextThread::drive(shard, poller, core);
+            let thread = ContextThread::drive(shard, poller, core, interrupt);
             threads.extend(thread.map_err(OpenError::Thread)?);
         }
         let weak: Vec<Weak<Shard>> = shards.iter().map(Arc::downgrade).collect();
@@ -182,6 +185,7 @@ impl Context {
                 let _ = shard.control(|engine, now| engine.on_link_lost(now));
                 // Flushes the requests, whoever polls otherwise and may sleep.
                 shard.poll();
+                shard.helper_wakeup().on_app_change();
             }
         };
         let loss =

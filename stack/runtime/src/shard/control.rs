@@ -19,7 +19,6 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
-use crate::device::RxInterrupt;
 use crate::shard::backlog::Backlog;
 use crate::shard::cq_rings::CqProducer;
 use crate::shard::mailbox::ShardRequest;
@@ -64,11 +63,9 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn execute(&mut self, request: ShardRequest);
     /// True if the queue of the port has a link: over memif and vhost, if the peer has one as well.
     fn has_wire(&self) -> bool;
-    /// See [`Port::rx_interrupt`](crate::device::Port::rx_interrupt).
-    fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>>;
     /// Time at which the next poll is due, at the latest, if nothing arrives or is posted before;
     /// `None` if no timer runs.
-    fn deadline(&self, now: Instant) -> Option<Instant>;
+    fn deadline(&mut self, now: Instant) -> Option<Instant>;
     /// See [`Port::observe_removal`](crate::device::Port::observe_removal).
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>);
 

@@ -26,7 +26,7 @@ use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
-use crate::device::{Port, RxInterrupt};
+use crate::device::Port;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
@@ -105,6 +105,15 @@ impl<D: Device> ShardEngine<D> {
         }
     }
 
+    /// True if the last poll, or a control call since, has left work to the next poll.
+    fn has_leftovers(&mut self) -> bool {
+        self.shard_qps.has_restarted()
+            || self.engine.event_count() > 0
+            || !self.deferred_requests.is_empty()
+            || !self.publisher.is_drained()
+            || self.engine.completions_mut().has_deferred()
+    }
+
     // A function of its own: what the compiler inlines into `Engine::drive` does not depend on
     // the caller then.
     #[inline(never)]
@@ -180,11 +189,10 @@ where
         self.engine.device().has_wire()
     }
 
-    fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>> {
-        self.engine.device().rx_interrupt()
-    }
-
-    fn deadline(&self, now: Instant) -> Option<Instant> {
+    fn deadline(&mut self, now: Instant) -> Option<Instant> {
+        if self.has_leftovers() {
+            return Some(now);
+        }
         let resend = (self.engine.device().transmit_backlog() > 0).then(|| now + RESEND_NS);
         self.engine.deadline().into_iter().chain(resend).min()
     }

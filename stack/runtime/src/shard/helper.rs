@@ -11,8 +11,8 @@ use ferrowarp_proto::time::Instant;
 
 use crate::device::RxInterrupt;
 use crate::poller::HelperPolicy;
-use crate::shard::Shard;
 use crate::shard::helper_schedule::{HelperSchedule, Step};
+use crate::shard::{Polled, Shard};
 use crate::threads::{Spinner, YieldBackoff, timer_slack};
 
 /// Longest sleep until an interrupt.
@@ -32,8 +32,7 @@ enum Bed {
 }
 
 impl Bed {
-    fn of(shard: &Shard) -> Self {
-        let interrupt = shard.control(|engine, _| engine.rx_interrupt()).ok().flatten();
+    fn new(interrupt: Option<Box<dyn RxInterrupt>>) -> Self {
         match interrupt.map(|interrupt| (EventFd::new(), interrupt)) {
             Some((Ok(wake), interrupt)) => Self::Descriptors(Arc::new(wake), interrupt),
             Some((Err(error), _)) => {
@@ -83,11 +82,17 @@ impl Bed {
 }
 
 /// Polls while the application does not; sleeps while it does, and while there is nothing to do.
-pub(crate) fn run_helper(shard: &Shard, policy: HelperPolicy, stop: &AtomicBool) {
+/// `interrupt`: of the shard's queue, if it has one.
+pub(crate) fn run_helper(
+    shard: &Shard,
+    interrupt: Option<Box<dyn RxInterrupt>>,
+    policy: HelperPolicy,
+    stop: &AtomicBool,
+) {
     if !timer_slack::minimize() {
         tracing::warn!("the helper's sleeps may last longer than requested");
     }
-    let bed = Bed::of(shard);
+    let bed = Bed::new(interrupt);
     bed.register(shard);
     let has_interrupt = matches!(bed, Bed::Descriptors(..));
     let mut schedule = HelperSchedule::new(shard.now().as_nanos(), policy, has_interrupt);
@@ -139,7 +144,7 @@ impl Shard {
 
     /// True if work was posted that no poll has seen.
     fn has_posted_work(&self) -> bool {
-        self.doorbells.has_hot() || self.doorbells.is_pending()
+        self.doorbells.has_hot() || self.doorbells.is_pending() || self.doorbells.has_requests()
     }
 
     /// Puts the helper to sleep for at most `limit`, or until it has to poll.
@@ -179,27 +184,29 @@ impl Shard {
         if !interrupt.enable() {
             return schedule.on_interrupt_refused();
         }
-        // A frame that arrived before raises no interrupt.
-        let busy = self.poll();
-        if busy {
-            schedule.on_polled(self.clock.now().as_nanos(), true);
-        } else if let Some((limit, control_seq)) = self.prepare_await() {
-            let reason =
-                || self.has_posted_work() || self.helper_wakeup.control_seq() != control_seq;
-            let mut is_interrupted = false;
-            self.helper_wakeup.sleep(HelperState::ShortSleep, reason, || {
-                is_interrupted = bed.await_interrupt(limit);
-            });
-            if is_interrupted {
-                schedule.on_interrupt();
-            }
+        let mut is_interrupted = false;
+        let look = || self.look_before_await(schedule);
+        self.helper_wakeup.sleep_after(HelperState::ShortSleep, look, |limit| {
+            is_interrupted = bed.await_interrupt(limit);
+        });
+        if is_interrupted {
+            schedule.on_interrupt();
         }
         interrupt.disable();
     }
 
-    /// Demotes all queue pairs, and returns the time until the next timer and the number of the
-    /// last control call. `None` if another thread has the engine, or there is none.
-    fn prepare_await(&self) -> Option<(Duration, u32)> {
+    /// Polls once more: a frame that arrived before raises no interrupt. Returns the time for which
+    /// the helper may sleep; `None` if it has to poll, or another thread has the lock.
+    fn look_before_await(&self, schedule: &mut HelperSchedule) -> Option<Duration> {
+        match self.try_poll() {
+            Polled::Idle => {}
+            Polled::Busy => {
+                schedule.on_polled(self.clock.now().as_nanos(), true);
+                return None;
+            }
+            // Its poll may have begun before the interrupt was enabled.
+            Polled::Not => return None,
+        }
         let mut engine = self.engine.try_lock()?;
         let running = engine.as_mut().ok()?;
         running.demote_all(&self.doorbells);
@@ -207,7 +214,31 @@ impl Shard {
         let left = |deadline: Instant| Duration::from_nanos(deadline.since(now));
         let max = if self.siblings.monitor.is_some() { AWAIT_MAX_IN_MESH } else { AWAIT_MAX };
         let limit = running.deadline(now).map_or(max, left).min(max);
-        // Under the lock: a later call changes it.
-        Some((limit, self.helper_wakeup.control_seq()))
+        drop(engine);
+        (!self.has_posted_work()).then_some(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Context};
+
+    #[test]
+    fn helper_stays_awake_if_another_thread_polls_or_work_is_left() {
+        let config = |host| Config::new("ring".parse().unwrap(), [198, 18, 0, host].into(), 24);
+        let (context, _peer) = Context::ring_pair(config(1), config(2)).unwrap();
+        let shard = context.inner().shards.get(0);
+        let mut schedule = HelperSchedule::new(0, HelperPolicy::PARKING, true);
+        while shard.poll() {}
+        assert!(shard.look_before_await(&mut schedule).is_some());
+        let held = shard.engine.lock();
+        assert_eq!(shard.look_before_await(&mut schedule), None);
+        drop(held);
+        assert!(!shard.has_posted_work());
+        shard.doorbells.announce_request();
+        assert!(shard.has_posted_work());
+        assert!(shard.look_before_await(&mut schedule).is_some(), "the look serves it");
+        assert!(!shard.has_posted_work());
     }
 }

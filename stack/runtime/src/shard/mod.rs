@@ -101,6 +101,16 @@ pub(crate) struct Siblings {
     pub(crate) monitor: Option<(ShardId, MeshMonitor)>,
 }
 
+/// Outcome of an attempt to poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Polled {
+    /// There was nothing to do.
+    Idle,
+    Busy,
+    /// Another thread has the lock, or there is no engine.
+    Not,
+}
+
 /// Engine of a shard, or why it has none any more.
 type EngineSlot = Result<Box<dyn ShardControl>, Ended>;
 
@@ -179,16 +189,21 @@ impl Shard {
     /// One poll, unless the lock is held. True if it found anything to do.
     #[inline]
     pub(crate) fn poll(&self) -> bool {
+        self.try_poll() == Polled::Busy
+    }
+
+    #[inline(always)]
+    fn try_poll(&self) -> Polled {
         if is_child() {
-            return false;
+            return Polled::Not;
         }
         register_thread();
         let Some(mut engine) = self.engine.try_lock() else {
-            return false;
+            return Polled::Not;
         };
         self.epoch.report_quiescent();
         let Ok(running) = engine.as_mut() else {
-            return false;
+            return Polled::Not;
         };
         let now = self.clock.now();
         // A defect of the stack unwinds no thread of the application, and ends no polling thread
@@ -200,10 +215,11 @@ impl Shard {
             running.poll(now, &self.doorbells)
         };
         match catch_unwind(AssertUnwindSafe(poll)) {
-            Ok(busy) => busy,
+            Ok(true) => Polled::Busy,
+            Ok(false) => Polled::Idle,
             Err(_) => {
                 self.on_panic(engine);
-                true
+                Polled::Busy
             }
         }
     }

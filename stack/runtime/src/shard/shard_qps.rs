@@ -337,6 +337,11 @@ impl ShardQps {
         self.care_at = self.care_at.min(at);
     }
 
+    /// True if the next poll takes sends without a doorbell.
+    pub(crate) const fn has_restarted(&self) -> bool {
+        !self.restarted.is_empty()
+    }
+
     /// True if [`ShardQps::care`] is to be called.
     #[inline]
     pub(crate) fn is_care_due(&self, now: Instant) -> bool {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use crate::cores;
-use crate::device::register_current_thread;
+use crate::device::{RxInterrupt, register_current_thread};
 use crate::poller::Poller;
 use crate::shard::{Shard, run_helper};
 use crate::threads::Spinner;
@@ -31,11 +31,13 @@ impl ContextThread {
         Ok(Self { stop, thread: Some(thread), shard: None })
     }
 
-    /// Starts the thread that `poller` requires to poll a shard, if any; `core`: of a pinned one.
+    /// Starts the thread that `poller` requires to poll a shard, if any; `core`: of a pinned one,
+    /// `interrupt`: of the shard's queue.
     pub(crate) fn drive(
         shard: &Arc<Shard>,
         poller: Poller,
         core: usize,
+        interrupt: Option<Box<dyn RxInterrupt>>,
     ) -> std::io::Result<Option<Self>> {
         let polled = Some(Arc::clone(shard));
         let shard = Arc::clone(shard);
@@ -53,7 +55,7 @@ impl ContextThread {
             })?,
             Poller::Helper(policy) => Self::start("ferrowarp-helper".into(), move |stop| {
                 register_current_thread();
-                run_helper(&shard, policy, stop);
+                run_helper(&shard, interrupt, policy, stop);
             })?,
         };
         thread.shard = polled;
