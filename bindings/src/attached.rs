@@ -137,6 +137,9 @@ pub(crate) struct Attached {
     watch: Option<Watch>,
     /// Sockets of `net_af_packet`, by queue; the driver closes them with the port.
     pub(crate) packet_sockets: Vec<RawFd>,
+    /// Held while the driver enables or disables an interrupt: the queues of a card share registers
+    /// that the driver reads and writes back.
+    pub(crate) interrupts: RankedMutex<()>,
     /// Resources the port refers to, released after it is closed.
     kept: Vec<Arc<dyn Debug + Send + Sync>>,
 }
@@ -171,6 +174,7 @@ impl Attached {
             borrowed,
             watch,
             packet_sockets: Vec::new(),
+            interrupts: RankedMutex::new(Rank::Interrupts, ()),
             kept: Vec::new(),
         }
     }

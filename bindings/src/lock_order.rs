@@ -15,6 +15,8 @@ pub(crate) enum Rank {
     Control,
     /// The list of mempools.
     Pools,
+    /// The interrupts of a port: held while its driver enables or disables one.
+    Interrupts,
     /// Lists of ports and queues: held for some instructions, and with none of the others.
     List,
 }

@@ -138,8 +138,10 @@ impl Eal {
         match port_id_by_name(&name) {
             Some(id) if own(id) => {
                 let mut port = Attached::new(id, Some((bus.name(), name)));
-                let opened = sockets.map(|before| before.opened_since());
-                port.packet_sockets = opened.unwrap_or_default();
+                if let (Some(before), Ok(info)) = (sockets, port.raw_info()) {
+                    let queues = usize::from(info.max_rx_queues);
+                    port.packet_sockets = before.opened_since(info.if_index, queues);
+                }
                 Ok(Port(port))
             }
             // It was attached before and has an owner.

@@ -25,8 +25,19 @@ pub struct RxInterrupt {
 enum Kind {
     /// The kernel's queue of frames: readable while there are some.
     Frames,
-    /// An eventfd that counts the interrupts of a card.
-    Interrupts,
+    /// An eventfd that counts the interrupts of a card until it is read.
+    Count,
+    /// Another descriptor of a card, such as the completion channel of `mlx5`: its driver reads it.
+    Channel,
+}
+
+impl Kind {
+    /// Kind of a descriptor that a card's driver has for a queue.
+    fn of_card(fd: RawFd) -> Self {
+        let target = std::fs::read_link(format!("/proc/self/fd/{fd}"));
+        let is_eventfd = target.is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]");
+        if is_eventfd { Self::Count } else { Self::Channel }
+    }
 }
 
 impl RxInterrupt {
@@ -40,7 +51,10 @@ impl RxInterrupt {
         let (fd, kind) = match (port.driver, port.packet_sockets.get(usize::from(queue))) {
             (_, Some(&socket)) => (socket, Kind::Frames),
             (Driver::Tap, None) => (port_fd(port, queue)?, Kind::Frames),
-            (Driver::Other, None) => (port_fd(port, queue)?, Kind::Interrupts),
+            (Driver::Other, None) => {
+                let fd = port_fd(port, queue)?;
+                (fd, Kind::of_card(fd))
+            }
             (Driver::Memif | Driver::Vhost | Driver::VirtioUser, None) => return None,
         };
         let interrupt = Self { port: Arc::clone(port), queue, fd, kind };
@@ -54,9 +68,12 @@ impl RxInterrupt {
     /// poll the queue afterwards. False if the driver refuses.
     #[must_use]
     pub fn enable(&self) -> bool {
+        if self.kind == Kind::Frames {
+            return true;
+        }
+        let _interrupts = self.port.interrupts.lock();
         // SAFETY: a started port (kept by the `Arc`), and one of its queues.
-        self.kind == Kind::Frames
-            || unsafe { sys::rte_eth_dev_rx_intr_enable(self.port.id, self.queue) } == 0
+        unsafe { sys::rte_eth_dev_rx_intr_enable(self.port.id, self.queue) == 0 }
     }
 
     /// Undoes [`RxInterrupt::enable`]; the descriptor is not readable any more once the frames are
@@ -68,15 +85,21 @@ impl RxInterrupt {
                 socket_option(self.fd, libc::SO_ERROR);
             }
             Kind::Frames => {}
-            Kind::Interrupts => {
-                // SAFETY: as in `enable`.
-                unsafe { sys::rte_eth_dev_rx_intr_disable(self.port.id, self.queue) };
+            Kind::Count => {
+                self.disable_in_driver();
                 let mut count = 0_u64;
-                // SAFETY: a descriptor that is open while the port is, which never blocks, and
-                // eight bytes to write.
+                // SAFETY: an eventfd that is open while the port is, which never blocks, and eight
+                // bytes to write.
                 unsafe { libc::read(self.fd, (&raw mut count).cast(), size_of::<u64>()) };
             }
+            Kind::Channel => self.disable_in_driver(),
         }
+    }
+
+    fn disable_in_driver(&self) {
+        let _interrupts = self.port.interrupts.lock();
+        // SAFETY: as in `enable`.
+        unsafe { sys::rte_eth_dev_rx_intr_disable(self.port.id, self.queue) };
     }
 }
 
@@ -121,13 +144,38 @@ impl PacketSockets {
         Self(text.lines().skip(1).filter_map(inode).collect())
     }
 
-    /// Returns the descriptors of those opened since, in order. `net_af_packet` has one for each
-    /// queue, and tells nobody.
-    pub(crate) fn opened_since(&self) -> Vec<RawFd> {
+    /// Returns the descriptors of those opened since that are bound to an interface, in order.
+    /// `net_af_packet` has one for each queue, and tells nobody. None if there are more, or fewer,
+    /// than `count`: other threads of the process may open some as well.
+    pub(crate) fn opened_since(&self, interface: u32, count: usize) -> Vec<RawFd> {
         let own = own_packet_sockets();
         let now = Self::now().0;
         let new = now.iter().filter(|inode| !self.0.contains(inode));
-        new.filter_map(|inode| own.get(inode).copied()).collect()
+        let mut found: Vec<_> = new.filter_map(|inode| own.get(inode).copied()).collect();
+        found.retain(|&fd| bound_interface(fd) == Some(interface));
+        if found.len() == count { found } else { Vec::new() }
+    }
+}
+
+/// Returns the index of the interface to which a packet socket is bound; 0 if it is bound to none.
+fn bound_interface(fd: RawFd) -> Option<u32> {
+    let mut address = sockaddr_ll();
+    let mut len = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or(0);
+    // SAFETY: a number, and space for an address with its length.
+    let status = unsafe { libc::getsockname(fd, (&raw mut address).cast(), &raw mut len) };
+    (status == 0).then_some(address.sll_ifindex).and_then(|index| index.try_into().ok())
+}
+
+/// Returns the address of a packet socket that is bound to nothing.
+fn sockaddr_ll() -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
+        sll_protocol: 0,
+        sll_ifindex: 0,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
     }
 }
 
@@ -148,34 +196,55 @@ mod tests {
     use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 
     use super::*;
+    use crate::fd::EventFd;
 
-    fn packet_socket() -> Option<OwnedFd> {
+    /// Index of the interface `lo`.
+    const LO: u32 = 1;
+
+    /// Returns a packet socket, bound to an interface or, for 0, to none.
+    fn packet_socket(interface: u32) -> Option<OwnedFd> {
         // SAFETY: a plain system call.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         // SAFETY: a new descriptor that has no other owner.
-        (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+        let socket = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })?;
+        let mut address = sockaddr_ll();
+        address.sll_ifindex = interface.try_into().unwrap();
+        let len = size_of_val(&address).try_into().unwrap();
+        // SAFETY: a socket, and an address with its length.
+        assert_eq!(unsafe { libc::bind(fd, (&raw const address).cast(), len) }, 0);
+        Some(socket)
     }
 
     #[test]
     fn new_packet_sockets_are_found_in_order() {
-        let Some(old) = packet_socket() else {
+        let Some(_old) = packet_socket(LO) else {
             println!("not run: needs CAP_NET_RAW");
             return;
         };
         // A gap below, which the second of the new ones takes.
-        let gap = packet_socket().unwrap();
+        let gap = packet_socket(LO).unwrap();
         let first_number = gap.as_raw_fd();
         let before = PacketSockets::now();
         assert!(before.0.len() >= 2);
-        let first = packet_socket().unwrap();
+        let first = packet_socket(LO).unwrap();
         drop(gap);
-        let second = packet_socket().unwrap();
-        let found: Vec<_> = before.opened_since();
+        let second = packet_socket(LO).unwrap();
         assert!(second.as_raw_fd() <= first_number.max(first.as_raw_fd()));
-        let mine: Vec<_> = found
-            .into_iter()
-            .filter(|fd| [&old, &first, &second].iter().any(|own| own.as_raw_fd() == *fd))
-            .collect();
-        assert_eq!(mine, [first.as_raw_fd(), second.as_raw_fd()]);
+        let both = [first.as_raw_fd(), second.as_raw_fd()];
+        assert_eq!(before.opened_since(LO, 2), both);
+        // Another thread of the process opens some.
+        let _unbound = packet_socket(0).unwrap();
+        assert_eq!(before.opened_since(LO, 2), both);
+        assert_eq!(before.opened_since(LO, 1), [], "any of them may be the port's");
+        let _third = packet_socket(LO).unwrap();
+        assert_eq!(before.opened_since(LO, 2), []);
+    }
+
+    #[test]
+    fn only_an_eventfd_counts() {
+        let count = EventFd::new().unwrap();
+        let other = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(Kind::of_card(count.as_fd().as_raw_fd()), Kind::Count);
+        assert_eq!(Kind::of_card(other.as_raw_fd()), Kind::Channel);
     }
 }
