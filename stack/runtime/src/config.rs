@@ -62,6 +62,9 @@ pub enum DriveMode {
     /// after 20 ms without traffic, or after 2 s while a thread sleeps on the context, a completion
     /// queue is armed, or the event channel's descriptor was requested. Each call that sleeps, arms
     /// a queue or requests that descriptor shortens it to 50 us again, for 100 ms.
+    ///
+    /// With several shards every helper wakes each millisecond, also on ports with an interrupt:
+    /// frames that another shard passes on raise none.
     Helper,
     /// As `Helper`, for latencies of about a microsecond although the application does not poll,
     /// such as one that waits for a byte of its memory to change. The helper takes over after 1.5
@@ -69,8 +72,9 @@ pub enum DriveMode {
     /// as in `Helper`. Give each shard's helper a core next to those of the application.
     Hot,
     /// `Hot` if the process may use more cores than the context has shards (by its affinity mask
-    /// and the CPU quota of its control group), otherwise `Helper`. [`Context::drive_mode`] returns
-    /// the choice, which is logged.
+    /// and the CPU quota of its control group), otherwise `Helper`. Cores of shards in `Dedicated`
+    /// or `Hot` of contexts that are open do not count. [`Context::drive_mode`] returns the choice,
+    /// which is logged; it stays when other contexts open or close.
     ///
     /// [`Context::drive_mode`]: crate::Context::drive_mode
     Auto,

@@ -1,5 +1,6 @@
 //! Policy of the thread that polls a shard: decided once, when the context is opened.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::config::{Config, DriveMode};
@@ -53,30 +54,64 @@ impl Poller {
         !matches!(self, Self::Application)
     }
 
+    /// True if that thread keeps a core busy, always or after traffic.
+    const fn spins(self) -> bool {
+        match self {
+            Self::Application => false,
+            Self::Pinned => true,
+            Self::Helper(policy) => policy.hot_ns > 0,
+        }
+    }
+
     /// True if that thread may sleep until the port has something.
     pub(crate) const fn may_sleep(self) -> bool {
         matches!(self, Self::Helper(_))
     }
 }
 
-/// Returns the mode that [`DriveMode::Auto`] stands for: helpers may spin only if they leave a core
-/// to the application.
+/// Number of [`SpinningThread`]s.
+static SPINNING: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread of any context of the process that keeps a core busy; counted until this is dropped.
+#[derive(Debug)]
+pub(crate) struct SpinningThread(());
+
+impl SpinningThread {
+    /// `None` if the thread that `poller` requires does not spin.
+    pub(crate) fn new(poller: Poller) -> Option<Self> {
+        poller.spins().then(|| {
+            SPINNING.fetch_add(1, Ordering::Relaxed);
+            Self(())
+        })
+    }
+}
+
+impl Drop for SpinningThread {
+    fn drop(&mut self) {
+        SPINNING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns the mode that [`DriveMode::Auto`] stands for: helpers may spin only if they, and those
+/// of other contexts, leave a core to the application.
 pub(crate) fn resolve(config: &Config) -> DriveMode {
     if config.drive != DriveMode::Auto {
         return config.drive;
     }
-    let cores = cores::usable();
-    let mode = auto(cores, config.shards);
+    let (cores, spinning) = (cores::usable(), SPINNING.load(Ordering::Relaxed));
+    let mode = auto(cores, spinning, config.shards);
     tracing::info!(
-        "{}: drive mode {mode:?} for {} shard(s), as the process may use {cores} core(s)",
+        "{}: drive mode {mode:?} for {} shard(s), as the process may use {cores} core(s), of which \
+         other contexts keep {spinning} busy",
         config.device,
         config.shards
     );
     mode
 }
 
-const fn auto(cores: usize, shards: usize) -> DriveMode {
-    if cores > shards { DriveMode::Hot } else { DriveMode::Helper }
+/// `spinning`: threads of other contexts that keep a core busy.
+const fn auto(cores: usize, spinning: usize, shards: usize) -> DriveMode {
+    if cores > spinning + shards { DriveMode::Hot } else { DriveMode::Helper }
 }
 
 #[cfg(test)]
@@ -85,15 +120,33 @@ mod tests {
 
     #[test]
     fn auto_is_hot_if_the_helpers_leave_a_core_free() {
-        for (cores, shards, mode) in [
-            (1, 1, DriveMode::Helper),
-            (2, 1, DriveMode::Hot),
-            (2, 2, DriveMode::Helper),
-            (4, 3, DriveMode::Hot),
-            (4, 4, DriveMode::Helper),
+        for (cores, spinning, shards, mode) in [
+            (1, 0, 1, DriveMode::Helper),
+            (2, 0, 1, DriveMode::Hot),
+            (2, 0, 2, DriveMode::Helper),
+            (2, 1, 1, DriveMode::Helper),
+            (4, 0, 3, DriveMode::Hot),
+            (4, 0, 4, DriveMode::Helper),
+            (4, 2, 1, DriveMode::Hot),
+            (4, 2, 2, DriveMode::Helper),
         ] {
-            assert_eq!(auto(cores, shards), mode, "{cores} cores, {shards} shards");
+            let case = (cores, spinning, shards);
+            assert_eq!(auto(cores, spinning, shards), mode, "cores, busy, shards: {case:?}");
         }
+    }
+
+    #[test]
+    fn pinned_and_hot_threads_spin() {
+        for (mode, spins) in [
+            (DriveMode::Inline, false),
+            (DriveMode::Dedicated, true),
+            (DriveMode::Helper, false),
+            (DriveMode::Hot, true),
+        ] {
+            let poller = Poller::of(mode, Duration::from_millis(50));
+            assert_eq!(SpinningThread::new(poller).is_some(), spins, "{mode:?}");
+        }
+        assert!(!Poller::of(DriveMode::Hot, Duration::ZERO).spins());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use crate::cores;
 use crate::device::{RxInterrupt, register_current_thread};
-use crate::poller::Poller;
+use crate::poller::{Poller, SpinningThread};
 use crate::shard::{Shard, run_helper};
 use crate::threads::Spinner;
 
@@ -41,9 +41,11 @@ impl ContextThread {
     ) -> std::io::Result<Option<Self>> {
         let polled = Some(Arc::clone(shard));
         let shard = Arc::clone(shard);
+        let spinning = SpinningThread::new(poller);
         let mut thread = match poller {
             Poller::Application => return Ok(None),
             Poller::Pinned => Self::start(format!("ferrowarp-{core}"), move |stop| {
+                let _spinning = spinning;
                 register_current_thread();
                 if !cores::pin(core) {
                     tracing::warn!(core, "could not pin the driving thread to its core");
@@ -54,6 +56,7 @@ impl ContextThread {
                 }
             })?,
             Poller::Helper(policy) => Self::start("ferrowarp-helper".into(), move |stop| {
+                let _spinning = spinning;
                 register_current_thread();
                 run_helper(&shard, interrupt, policy, stop);
             })?,
