@@ -111,6 +111,13 @@ impl RxQueue {
         self.burst_lock.as_ref().is_none_or(BurstLock::has_ring)
     }
 
+    /// Returns the number of connections to a peer that have ended, over memif and vhost; otherwise
+    /// 0. Counted before the first frame of the next one arrives. One load.
+    #[must_use]
+    pub fn link_down_count(&self) -> u32 {
+        self.burst_lock.as_ref().map_or(0, |lock| lock.in_flight.down_count())
+    }
+
     /// True if the port's link is up, and it is known whether this queue has a wire; does not wait
     /// for the link to settle. A control-path call, not for every poll: waits for other control
     /// calls of the process, which may take 0.1 s.

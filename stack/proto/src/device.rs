@@ -264,6 +264,13 @@ pub trait Device {
         false
     }
 
+    /// Number of connections to a process at the other end of the link that have ended, if each new
+    /// one has a peer that knows nothing of those before. 0 if none has, or if they are not
+    /// counted. Counted before the first frame of the next one is received.
+    fn link_down_count(&self) -> u32 {
+        0
+    }
+
     /// Queues a frame for the next flush. Frames are sent in the order queued. If the queue is full
     /// the frame is dropped and counted, as on a wire.
     fn transmit(&mut self, frame: Self::Tx);

@@ -208,7 +208,10 @@ pub struct Config {
     /// `memif`, `vhost` and `virtio-user` alone: the peer is that process, and a program that takes
     /// its place on the link knows nothing of its connections. `None`: they never end so, and TCP
     /// retransmits until its timeouts. Set a time or `None` if the process is a switch that may be
-    /// restarted. Over other devices TCP always rides it out.
+    /// restarted. The time begins anew whenever the link goes down: if it comes up before it is
+    /// over, however often, connections stay, and TCP's timeouts decide. Connections that begin
+    /// after the link went down for the last time stay in any case: their peer is the next process.
+    /// Over other devices TCP always rides it out.
     ///
     /// [`EndReason::LinkDown`]: crate::EndReason::LinkDown
     pub link_down_grace: Option<Duration>,

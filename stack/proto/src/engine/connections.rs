@@ -68,13 +68,20 @@ pub(super) struct Connections<E: Env> {
     by_tuple: HashTable<u32>,
     hash: SipBuildHasher,
     recent: Recent,
-    /// Time of the first SYN of each connection, by index. Not in the connection, which fills its
-    /// cache lines.
-    created_at: Vec<AgeUnits>,
+    /// Origin of each connection, by index. Not in the connection, which fills its cache lines.
+    origins: Vec<Origin>,
+}
+
+/// Time and link of the first SYN of a connection.
+#[derive(Clone, Copy)]
+struct Origin {
+    at: AgeUnits,
+    /// [`Device::link_down_count`] then.
+    link_down_count: u32,
 }
 
 /// Time in units of 2^24 ns, 17 ms, for two years.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy)]
 struct AgeUnits(u32);
 
 impl AgeUnits {
@@ -98,13 +105,22 @@ impl<E: Env> Connections<E> {
             by_tuple: HashTable::with_capacity(count_max.min(PREALLOCATED_MAX)),
             hash: SipBuildHasher::new(seed),
             recent: Recent::new(RECENT_BITS_MIN),
-            created_at: Vec::new(),
+            origins: Vec::new(),
         }
     }
 
     /// Returns the nanoseconds since the first SYN of a connection, with an error of 17 ms.
     pub(super) fn age(&self, index: u32, now: Instant) -> u64 {
-        self.created_at.get(index as usize).map_or(0, |created| created.age(now))
+        self.origins.get(index as usize).map_or(0, |origin| origin.at.age(now))
+    }
+
+    /// Returns the connections that began before the link went down for the last time, of
+    /// `link_down_count` times; all, if those are not counted.
+    pub(super) fn older_than_link(&self, link_down_count: u32) -> Vec<u32> {
+        let is_older = |&index: &u32| {
+            link_down_count == 0 || self.origins[index as usize].link_down_count != link_down_count
+        };
+        self.iter().map(|conn| conn.id.index).filter(is_older).collect()
     }
 
     /// Returns the connection that last received a segment with these ports ([`plain_ports`]), or
@@ -146,10 +162,14 @@ impl<E: Env> Connections<E> {
     }
 
     /// Inserts a connection, which is given its handle; `None` if the table is full.
-    pub(super) fn insert(&mut self, mut conn: Connection<E>) -> Option<&mut Connection<E>> {
+    pub(super) fn insert(
+        &mut self,
+        mut conn: Connection<E>,
+        link_down_count: u32,
+    ) -> Option<&mut Connection<E>> {
         let tuple = conn.tcb.tuple();
         // The present until a segment arrives.
-        let now = AgeUnits::of(conn.tcb.last_rx_at());
+        let origin = Origin { at: AgeUnits::of(conn.tcb.last_rx_at()), link_down_count };
         conn.tcb.set_peer_group(self.hash.address_group(tuple.remote.ip()));
         let index = self.slots.insert_with(|index, generation| {
             conn.id = ConnId { index, generation };
@@ -157,8 +177,8 @@ impl<E: Env> Connections<E> {
         })?;
         self.recent.reserve(self.slots.len());
         let slot = index as usize;
-        self.created_at.resize(self.created_at.len().max(slot + 1), now);
-        self.created_at[slot] = now;
+        self.origins.resize(self.origins.len().max(slot + 1), origin);
+        self.origins[slot] = origin;
         let (slots, hash) = (&self.slots, self.hash);
         self.by_tuple.insert_unique(hash.hash_one(tuple), index, |&index| {
             slots.get(index).map_or(0, |conn| hash.hash_one(conn.tcb.tuple()))
@@ -228,7 +248,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         reserved.ok()?;
         let Self { connections, cx, .. } = self;
-        let inserted = connections.insert(conn);
+        let inserted = connections.insert(conn, cx.device.link_down_count());
         if inserted.is_none() {
             cx.release(&tuple);
         }

@@ -218,7 +218,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         cx.send_stateless(remote_mac, segment.tuple, &rst);
         cx.release(&segment.tuple);
         cx.verbs.counters.source_ports_abandoned += 1;
-        let conn = connections.insert(conn.reopened(tcb)).expect("a slot was freed");
+        let (conn, downs) = (conn.reopened(tcb), cx.device.link_down_count());
+        let conn = connections.insert(conn, downs).expect("a slot was freed");
         conn.start_open(cx, qp);
         true
     }

@@ -363,6 +363,10 @@ impl Device for DpdkDevice {
         self.pools.data.avail_count()
     }
 
+    fn link_down_count(&self) -> u32 {
+        self.rx.link_down_count()
+    }
+
     #[inline]
     fn tx_free_count(&self) -> usize {
         self.queue_max - self.queue.len()

@@ -190,6 +190,25 @@ fn process_that_is_replaced_at_once_is_lost_as_well() {
     assert_eq!(next.state(), QpState::Rts, "once");
 }
 
+/// The next process connects before anybody has read the state.
+#[test]
+fn connection_to_the_next_process_is_not_lost_with_the_last_one() {
+    let link = TestLink::new(true);
+    let (left, right) = open_with_grace(DriveMode::Inline, &link, Some(Duration::ZERO));
+    let (_a, b) = connect(&left, &right);
+    // Keeps the reading back.
+    let is_read = link.is_up.lock().unwrap();
+    link.flap();
+    let (_next_a, next) = connect(&left, &right);
+    drop(is_read);
+    let event = b.wait_event(TIMEOUT);
+    let expected = ConnEvent::Disconnected { qp: b.id(), reason: EndReason::LinkDown };
+    assert_eq!(event, Some(expected));
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((next.state(), right.context.connection_count()), (QpState::Rts, 1));
+    assert_eq!(next.next_event(), None);
+}
+
 /// It came and went between two readings.
 #[test]
 fn process_that_was_never_seen_is_lost_as_well() {

@@ -228,12 +228,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     /// Ends every connection with [`EndReason::LinkDown`], and every attempt to connect with
     /// [`ConnectError::LinkDown`]: the link is to one other process, which is gone, and TCP would
-    /// wait for it. Nothing is sent. Listeners stay, and so do connections to local addresses.
+    /// wait for it. Nothing is sent. Listeners stay, and so do connections to local addresses, and
+    /// those that began after the link went down for the last time ([`Device::link_down_count`]):
+    /// their peer is the next process.
     ///
     /// [`ConnectError::LinkDown`]: crate::verbs::cm::ConnectError::LinkDown
     /// [`EndReason::LinkDown`]: crate::verbs::cm::EndReason::LinkDown
     pub fn on_link_lost(&mut self, now: Instant) {
-        let lost: Vec<u32> = self.connections.iter().map(|conn| conn.id.index).collect();
+        let lost = self.connections.older_than_link(self.cx.device.link_down_count());
         for &index in &lost {
             if let Some((conn, cx)) = self.at(index)
                 && !cx.net.routing().is_local(conn.tcb.tuple().remote.ip())

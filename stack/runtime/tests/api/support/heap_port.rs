@@ -135,7 +135,10 @@ impl TestLink {
     }
 
     pub(crate) fn set(&self, is_up: bool) {
-        *self.is_up.lock().unwrap() = is_up;
+        let was_up = std::mem::replace(&mut *self.is_up.lock().unwrap(), is_up);
+        if was_up && !is_up {
+            self.flap();
+        }
     }
 
     /// Ends and begins again, before anybody looks.
@@ -196,6 +199,11 @@ impl Device for HeapPort {
 
     fn allocate(&mut self, _: TxClass) -> Option<HeapFrame> {
         Some(HeapFrame(Arc::new(vec![0; frame_capacity(MTU)])))
+    }
+
+    fn link_down_count(&self) -> u32 {
+        let downs = self.link.as_ref().map_or(0, |link| link.downs.load(Ordering::Relaxed));
+        u32::try_from(downs).unwrap()
     }
 
     fn tx_free_count(&self) -> usize {
