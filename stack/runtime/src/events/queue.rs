@@ -223,6 +223,22 @@ impl AsyncEventQueue {
         self.lock().route(event, channel);
     }
 
+    /// As [`AsyncEventQueue::route`], of a source in use: it is reported to the new channel if
+    /// `has_events` returns true, even if the old one has reported it. Who took that may have left
+    /// the source to the new channel.
+    pub(crate) fn migrate(
+        &self,
+        event: AsyncEvent,
+        channel: ChannelId,
+        has_events: impl FnOnce() -> bool,
+    ) {
+        let mut ready = self.lock();
+        ready.route(event, channel);
+        if has_events() {
+            ready.push(event);
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -120,7 +120,9 @@ impl Listener {
         self.backlog.addr()
     }
 
-    /// Has the listener report requests to this channel from now on, those pending as well.
+    /// Has the listener report requests to this channel from now on. If it has requests that
+    /// nobody has taken, this channel reports them, even if another one has: between
+    /// [`Context::listen`] and this call none is lost.
     ///
     /// # Errors
     /// `OtherChannel`: the channel is of another context; `Ended` in a child made by `fork`.
@@ -130,7 +132,8 @@ impl Listener {
         if !channel.belongs_to(&self.context) {
             return Err(CmError::OtherChannel);
         }
-        self.context.events.route(self.backlog.event(), channel.id());
+        let has_requests = || self.backlog.has_requests();
+        self.context.events.migrate(self.backlog.event(), channel.id(), has_requests);
         Ok(())
     }
 

@@ -85,6 +85,11 @@ impl Backlog {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True if there are requests; their peers may have given up.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.lock().requests.is_empty()
+    }
+
     /// Removes and returns the oldest request.
     pub(crate) fn pop(&self) -> Option<PendingRequest> {
         let mut queue = self.lock();

@@ -93,6 +93,35 @@ fn pending_events_follow_a_queue_pair_and_outlive_its_channel() {
     assert_eq!(drain(&default), []);
 }
 
+/// The old channel's notification was taken, and what it names was not.
+#[test]
+fn source_that_moves_is_reported_again() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let context = &right.context;
+    let default = context.event_channel().unwrap();
+    let created = context.create_event_channel().unwrap();
+    let listener = context.listen(PORT, 2).unwrap();
+    let a = left.qp();
+    a.connect(server(), ConnParam::new()).unwrap();
+    drive_until(&left.context, context, || is_readable(&default));
+    let request = AsyncEvent::ConnectRequest { listener: listener.local_addr() };
+    assert_eq!(drain(&default), [request]);
+    listener.set_event_channel(&created).unwrap();
+    assert_eq!(drain(&created), [request]);
+    let b = right.qp();
+    listener.next_request().unwrap().accept(&b, ConnParam::new()).unwrap();
+    drive_until(&left.context, context, || is_readable(&default));
+    assert_eq!(drain(&default), [named(&b)]);
+    b.set_event_channel(&created).unwrap();
+    assert!(is_readable(&created));
+    assert_eq!(drain(&created), [named(&b)]);
+    b.wait_established(TIMEOUT).unwrap();
+    // Nothing is left to report.
+    b.set_event_channel(&default).unwrap();
+    listener.set_event_channel(&default).unwrap();
+    assert_eq!((drain(&default), drain(&created)), (vec![], vec![]));
+}
+
 #[test]
 fn channel_of_another_context_is_refused() {
     let (left, right) = endpoints(DriveMode::Inline);

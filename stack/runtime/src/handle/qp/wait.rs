@@ -9,7 +9,8 @@ use crate::fork::{check_process, is_child};
 use crate::handle::event_channel::EventChannel;
 
 impl Qp {
-    /// Has the queue pair report to this channel from now on, what it has pending as well.
+    /// Has the queue pair report to this channel from now on. If it has events that nobody has
+    /// taken, this channel reports them, even if another one has.
     ///
     /// # Errors
     /// `OtherChannel`: the channel is of another context; `Ended` in a child made by `fork`.
@@ -19,7 +20,8 @@ impl Qp {
         if !channel.belongs_to(self.context()) {
             return Err(CmError::OtherChannel);
         }
-        self.context().events.route(self.event(), channel.id());
+        let has_events = || self.shared.has_events();
+        self.context().events.migrate(self.event(), channel.id(), has_events);
         Ok(())
     }
 
