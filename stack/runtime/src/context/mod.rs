@@ -3,7 +3,7 @@
 mod link_monitor;
 mod object_ids;
 mod open;
-mod open_listeners;
+pub(crate) mod open_listeners;
 mod shards;
 mod unbound_qps;
 

@@ -1,15 +1,16 @@
 //! Listeners and their connection requests.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use ferrowarp_proto::verbs::cm::{CmError, ConnInfo, ConnParam, ListenAddr, ReadDepths, RequestId};
 
+use crate::context::open_listeners::OpenListeners;
 use crate::context::{Context, ContextInner};
 use crate::fork::{ForkArc, check_process, is_child};
 use crate::handle::event_channel::EventChannel;
 use crate::handle::qp::Qp;
-use crate::shard::{Backlog, PendingRequest, ShardControl};
+use crate::shard::{Backlog, PendingRequest, Shard, ShardControl};
 
 /// Listener for connection requests on a port of one address, of a family or of all, until it is
 /// dropped. Requests that were taken from it can be accepted or rejected after that; those that
@@ -91,18 +92,25 @@ impl Listener {
             _ => addr,
         };
         let backlog = Arc::new(Backlog::new(addr, backlog));
-        let results =
-            context.shards.control(|engine, _| engine.listen(Arc::clone(&backlog), unframed));
-        // Closed or failed meanwhile.
-        let is_empty = results.is_empty();
-        match results.into_iter().find_map(Result::err) {
-            Some(error) => Err(error),
-            None if is_empty => Err(context.why_no_shard().into()),
-            None => {
-                listeners.insert(addr);
-                Ok(Self { context: context.clone(), backlog })
+        let mut listening = Vec::new();
+        for shard in context.shards.iter() {
+            match shard.control(|engine, _| engine.listen(Arc::clone(&backlog), unframed)) {
+                Ok(Ok(())) => listening.push(shard),
+                Ok(Err(error)) => {
+                    if !listening.is_empty() {
+                        end(context, &backlog, listening, listeners);
+                    }
+                    return Err(error);
+                }
+                // Closed or failed meanwhile.
+                Err(_) => {}
             }
         }
+        if listening.is_empty() {
+            return Err(context.why_no_shard().into());
+        }
+        listeners.insert(addr);
+        Ok(Self { context: context.clone(), backlog })
     }
 
     /// TCP port, also where the stack has chosen it.
@@ -176,10 +184,33 @@ impl Listener {
 
     fn pop(&self) -> Option<ConnRequest> {
         // In a child of `fork` another thread may have held the lock.
-        let popped = if is_child() { None } else { self.backlog.pop() };
-        let PendingRequest { shard, id, offer } = popped?;
-        Some(ConnRequest { context: self.context.clone(), shard, id, offer, answered: false })
+        if is_child() { None } else { pop(&self.context, &self.backlog) }
     }
+}
+
+fn pop(context: &ForkArc<ContextInner>, backlog: &Backlog) -> Option<ConnRequest> {
+    let PendingRequest { shard, id, offer } = backlog.pop()?;
+    Some(ConnRequest { context: context.clone(), shard, id, offer, answered: false })
+}
+
+/// Ends a listener at the shards that have it.
+fn end<'a>(
+    context: &ForkArc<ContextInner>,
+    backlog: &Backlog,
+    shards: impl IntoIterator<Item = &'a Arc<Shard>>,
+    mut listeners: MutexGuard<'_, OpenListeners>,
+) {
+    let addr = backlog.addr();
+    for shard in shards {
+        // One that has ended has no listener.
+        let _ = shard.control(|engine, _| engine.unlisten(addr));
+    }
+    // Before another listener can have the addresses, whose event would be the same.
+    context.events.remove(backlog.event());
+    listeners.remove(addr);
+    drop(listeners);
+    // Each rejects its request when it is dropped.
+    while pop(context, backlog).is_some() {}
 }
 
 impl Drop for Listener {
@@ -188,15 +219,8 @@ impl Drop for Listener {
             // The connections are the parent's.
             return;
         }
-        let addr = self.local_addr();
-        let mut listeners = self.context.lock_listeners();
-        self.context.shards.control(|engine, _| engine.unlisten(addr));
-        // Before another listener can have the addresses, whose event would be the same.
-        self.context.events.remove(self.backlog.event());
-        listeners.remove(addr);
-        drop(listeners);
-        // Each rejects its request when it is dropped.
-        while self.pop().is_some() {}
+        let Self { context, backlog } = self;
+        end(context, backlog, context.shards.iter(), context.lock_listeners());
     }
 }
 
