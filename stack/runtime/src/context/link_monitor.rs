@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::device::PortLink;
+use crate::device::{LinkState, PortLink};
 use crate::events::{AsyncEvent, AsyncEventQueue};
 use crate::threads::ContextThread;
 
@@ -21,36 +21,6 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// Readings for which the process at the other end may take to serve this one. It takes a few
 /// milliseconds; a second client of a `memif` server is never served.
 const UNSERVED_MAX: u32 = 10;
-
-/// State of the link as it was read last.
-#[derive(Clone, Debug)]
-pub(crate) struct LinkState(Arc<Seen>);
-
-#[derive(Debug)]
-struct Seen {
-    is_up: AtomicBool,
-    /// A process was connected at some time, or has not served this one for long.
-    had_process: AtomicBool,
-}
-
-impl LinkState {
-    /// One load.
-    pub(crate) fn is_up(&self) -> bool {
-        self.0.is_up.load(Ordering::Acquire)
-    }
-
-    /// True if a process was connected, or did not serve this one, and none is connected now.
-    pub(crate) fn peer_is_gone(&self) -> bool {
-        !self.is_up() && self.0.had_process.load(Ordering::Acquire)
-    }
-
-    fn set(&self, link: &dyn PortLink, is_up: bool) {
-        if is_up && link.is_to_process() {
-            self.0.had_process.store(true, Ordering::Release);
-        }
-        self.0.is_up.store(is_up, Ordering::Release);
-    }
-}
 
 /// End of the connections over a link to another process.
 pub(crate) struct PeerLoss {
@@ -95,23 +65,22 @@ impl PeerWatch {
 /// context without a link to watch has no such thread, and its link is up.
 pub(crate) fn start(
     link: Option<Box<dyn PortLink>>,
+    state: &LinkState,
     events: &Arc<AsyncEventQueue>,
     loss: PeerLoss,
-) -> std::io::Result<(LinkState, Option<ContextThread>)> {
-    let seen = Seen { is_up: AtomicBool::new(true), had_process: AtomicBool::new(false) };
-    let state = LinkState(Arc::new(seen));
-    let Some(mut link) = link else { return Ok((state, None)) };
+) -> std::io::Result<Option<ContextThread>> {
+    let Some(mut link) = link else { return Ok(None) };
     let down_count = link.down_count();
     let is_up = link.is_up();
     link.on_start(is_up);
     state.set(&*link, is_up);
     let peer = PeerWatch { loss, down_since: None, is_up, down_count };
     let mut peer = link.is_to_process().then_some(peer);
-    let (events, seen) = (Arc::clone(events), state.clone());
+    let (events, state) = (Arc::clone(events), state.clone());
     let thread = ContextThread::start("ferrowarp-link".into(), move |stop| {
-        watch(&mut *link, &seen, &events, peer.as_mut(), stop);
+        watch(&mut *link, &state, &events, peer.as_mut(), stop);
     })?;
-    Ok((state, Some(thread)))
+    Ok(Some(thread))
 }
 
 fn watch(
@@ -132,7 +101,7 @@ fn watch(
         let is_up = link.is_up();
         unserved = if is_up { 0 } else { unserved.saturating_add(1) };
         if unserved == UNSERVED_MAX && link.joins_process() {
-            state.0.had_process.store(true, Ordering::Release);
+            state.note_process();
         }
         if is_up != state.is_up() {
             link.on_change(is_up);

@@ -19,11 +19,11 @@ use ferrowarp_proto::verbs::cm::CmError;
 
 use crate::clock::{Clock, ClockInfo};
 use crate::config::{Config, DriveMode};
-use crate::context::link_monitor::LinkState;
 use crate::context::object_ids::ObjectIds;
 use crate::context::open_listeners::OpenListeners;
 use crate::context::shards::Shards;
 use crate::context::unbound_qps::UnboundQps;
+use crate::device::LinkState;
 use crate::error::MemoryError;
 use crate::events::{AsyncEvent, AsyncEventQueue, EventSource};
 use crate::fork::{ForkArc, check_process, is_child};

@@ -19,7 +19,7 @@ use crate::context::link_monitor::{self, PeerLoss};
 use crate::context::object_ids::ObjectIds;
 use crate::context::shards::Shards;
 use crate::context::unbound_qps::UnboundQps;
-use crate::device::{self, DeviceError, DeviceSpec, Opened, Port};
+use crate::device::{self, DeviceError, DeviceSpec, LinkState, Opened, Port};
 use crate::error::OpenError;
 use crate::events::AsyncEventQueue;
 use crate::fork::{self, ForkArc};
@@ -162,7 +162,9 @@ impl Context {
         };
         let running = Arc::new(AtomicUsize::new(queues.len()));
         let unbound = Arc::new(UnboundQps::new(Arc::clone(&running), Arc::clone(&events)));
-        let shared = SharedByShards { regions: &regions, events: &events, unbound: &unbound };
+        let state = LinkState::new();
+        let shared =
+            SharedByShards { regions: &regions, events: &events, unbound: &unbound, link: &state };
         // It takes DPDK's control lock, for which no holder of a shard's lock may wait.
         let interrupt = |queue: &D| if poller.may_sleep() { queue.rx_interrupt() } else { None };
         let interrupts: Vec<_> = queues.iter().map(interrupt).collect();
@@ -190,8 +192,8 @@ impl Context {
         };
         let loss =
             PeerLoss { grace: config.link_down_grace, end_connections: Box::new(end_connections) };
-        let (link, thread) = link_monitor::start(link, &events, loss).map_err(OpenError::Thread)?;
-        threads.extend(thread);
+        let thread = link_monitor::start(link, &state, &events, loss);
+        threads.extend(thread.map_err(OpenError::Thread)?);
         let qps_max = config.qps_max;
         let inner = ContextInner {
             shards: Shards::new(shards),
@@ -208,7 +210,7 @@ impl Context {
             arena: Arena::default(),
             clock,
             threads: Mutex::new(threads),
-            link,
+            link: state,
             poller,
             paired: OnceLock::new(),
             config,
@@ -229,6 +231,7 @@ struct SharedByShards<'a> {
     regions: &'a Arc<RegionTable>,
     events: &'a Arc<AsyncEventQueue>,
     unbound: &'a Arc<UnboundQps>,
+    link: &'a LinkState,
 }
 
 /// Opens the shards over the queues of one port.
@@ -272,7 +275,8 @@ where
             None => Engine::new(config_of, device, memory, rings),
         };
         let unbound: Arc<UnboundQps> = Arc::clone(shared.unbound);
-        let mut engine = ShardEngine::new(index, engine, Arc::clone(shared.events), unbound);
+        let (events, link) = (Arc::clone(shared.events), shared.link.clone());
+        let mut engine = ShardEngine::new(index, engine, events, unbound, link);
         if config.catch_page_faults {
             engine = engine.keep_catching_page_faults();
         }

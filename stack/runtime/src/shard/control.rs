@@ -11,7 +11,7 @@ use ferrowarp_proto::engine::ConnectionStatus;
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
 use ferrowarp_proto::verbs::cm::{
-    Abort, CmError, ConnParam, EndReason, ListenAddr, ReadDepths, RequestId,
+    Abort, CmError, ConnParam, ConnectError, EndReason, ListenAddr, ReadDepths, RequestId,
 };
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
@@ -95,6 +95,8 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn end_idle_qp(&mut self, qp: QpId, cq: CqId);
     fn tcp_stats(&self, qp: QpId) -> Option<TcpStats>;
     fn qp_attrs(&self, qp: QpId) -> Option<QpAttrs>;
+    /// Names the link as the cause if it is down and a peer beyond it does not answer.
+    fn with_link(&self, qp: QpId, error: ConnectError) -> ConnectError;
 
     /// Creates a shared receive queue; `shared` is of its application's side, and `number` is that
     /// of this shard among those that share the buffers. Returns the handle in the engine.

@@ -19,14 +19,16 @@ use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::engine::{ConnectionStatus, Engine};
 use ferrowarp_proto::rdmap::requester::Requester;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::{Abort, CmError, ConnParam, ListenAddr, ReadDepths, RequestId};
+use ferrowarp_proto::verbs::cm::{
+    Abort, CmError, ConnParam, ConnectError, ListenAddr, ReadDepths, RequestId,
+};
 use ferrowarp_proto::verbs::qp::QpInit;
 use ferrowarp_proto::verbs::qp_attrs::QpAttrs;
 use ferrowarp_proto::verbs::srq::SrqBuffers;
 use ferrowarp_proto::verbs::srq::{SrqError, SrqId};
 use ferrowarp_proto::verbs::wc::{CqId, QpId, Wc};
 
-use crate::device::Port;
+use crate::device::{LinkState, Port};
 use crate::events::{AsyncEvent, AsyncEventQueue, EventPublisher};
 use crate::memory::HostMemory;
 use crate::shard::backlog::{Backlog, PendingRequest};
@@ -55,6 +57,7 @@ pub(crate) struct ShardEngine<D: Device> {
     publisher: EventPublisher,
     /// Queue pairs of the context that belong to no shard yet.
     unbound: Arc<dyn UnboundQpTable>,
+    link: LinkState,
     /// Latest time passed to the engine.
     now: Instant,
     /// The context closes: nothing new begins, because nobody would end it.
@@ -69,6 +72,7 @@ impl<D: Device> ShardEngine<D> {
         engine: Engine<D, HostMemory, CqRings>,
         events: Arc<AsyncEventQueue>,
         unbound: Arc<dyn UnboundQpTable>,
+        link: LinkState,
     ) -> Self {
         Self {
             index,
@@ -79,6 +83,7 @@ impl<D: Device> ShardEngine<D> {
             deferred_requests: VecDeque::new(),
             publisher: EventPublisher::new(events),
             unbound,
+            link,
             now: Instant::ZERO,
             is_closing: false,
             keep_catching_at: NEVER,
@@ -253,6 +258,10 @@ where
 
     fn qp_attrs(&self, qp: QpId) -> Option<QpAttrs> {
         self.engine.qp_attrs(qp)
+    }
+
+    fn with_link(&self, qp: QpId, error: ConnectError) -> ConnectError {
+        self.name_link(qp, error)
     }
 
     fn create_srq(

@@ -252,6 +252,26 @@ fn connect_names_a_link_that_is_down() {
     drop(left);
 }
 
+/// What failed before the link went down did not fail because of it.
+#[test]
+fn connect_that_failed_before_does_not_name_the_link() {
+    let link = TestLink::new(true);
+    let (left, right) = open(DriveMode::Inline, &link);
+    let (left, right) = (Endpoint::new(left), Endpoint::new(right));
+    let channel = right.context.event_channel().unwrap();
+    let failure = |state_then| {
+        let qp = right.qp();
+        let param = ConnParam::new().connect_timeout(Duration::from_millis(50));
+        qp.connect((address(9), PORT).into(), param).unwrap();
+        let named = AsyncEvent::Connection { qp: qp.id() };
+        drive_until(&left.context, &right.context, || channel.next_event() == Some(named));
+        change(&link, &right.context, state_then);
+        qp.wait_established(TIMEOUT).unwrap_err()
+    };
+    assert_eq!(failure(false), ConnectError::TimedOut);
+    assert_eq!(failure(true), ConnectError::LinkDown);
+}
+
 #[test]
 fn process_that_left_the_link_is_gone() {
     let link = TestLink::new(false);

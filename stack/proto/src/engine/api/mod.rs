@@ -134,6 +134,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(qp.attrs(conn.map(|conn| conn.tcb.tuple())))
     }
 
+    /// True if the peer of a queue pair's connection, or of its last one, is an own address.
+    #[must_use]
+    pub fn has_local_peer(&self, qp: QpId) -> bool {
+        let peer = self.qp_attrs(qp).and_then(|attrs| attrs.peer);
+        peer.is_some_and(|peer| self.cx.net.routing().is_local(peer.ip()))
+    }
+
     /// Forgets a completion queue that is destroyed: events that are not taken yet do not name it,
     /// so that its ID can be used for another.
     pub fn forget_cq(&mut self, cq: CqId) {

@@ -40,23 +40,16 @@ impl Qp {
         if !self.shared.has_events() {
             context.events.remove_if_unseen(self.event(), || !self.shared.has_events());
         }
-        Some(match event {
-            ConnEvent::ConnectFailed { qp, error, private_data, reads } => {
-                ConnEvent::ConnectFailed { qp, error: self.with_link(error), private_data, reads }
-            }
-            event => event,
-        })
+        Some(event)
     }
 
-    /// Names the link as the cause if nobody has answered because it is down.
+    /// Reason why there is no outcome yet.
     #[cold]
-    fn with_link(&self, error: ConnectError) -> ConnectError {
-        match error {
-            ConnectError::TimedOut | ConnectError::Unreachable if !self.context().link.is_up() => {
-                ConnectError::LinkDown
-            }
-            error => error,
-        }
+    fn why_no_outcome(&self) -> ConnectError {
+        let timed_out = ConnectError::TimedOut;
+        let Some(shard) = self.bound_shard() else { return timed_out };
+        let named = shard.control(|engine, _| engine.with_link(self.id, timed_out));
+        named.unwrap_or(timed_out)
     }
 
     /// Waits until the connection is established, and takes the event. Sleeps, unless only the
@@ -65,7 +58,7 @@ impl Qp {
     ///
     /// # Errors
     /// Reason of the failure; `TimedOut` if the outcome is not known after `timeout`, or once the
-    /// context is closed; `LinkDown` if the link is down then.
+    /// context is closed; `LinkDown` if the link to the peer is down then.
     ///
     /// [`Context::ring_pair`]: crate::Context::ring_pair
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
@@ -73,7 +66,7 @@ impl Qp {
     pub fn wait_established(&self, timeout: Duration) -> Result<ConnInfo, ConnectError> {
         self.context()
             .wait_for(self.event(), self.shared.source(), timeout, || self.next_outcome())
-            .unwrap_or_else(|| Err(self.with_link(ConnectError::TimedOut)))
+            .unwrap_or_else(|| Err(self.why_no_outcome()))
     }
 
     /// Takes the next event, if it is the outcome of connecting or accepting.

@@ -2,7 +2,7 @@
 
 use ferrowarp_proto::device::Device;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::ConnEvent;
+use ferrowarp_proto::verbs::cm::{ConnEvent, ConnectError};
 use ferrowarp_proto::verbs::wc::QpId;
 
 use super::{EVENT_COUNT_MAX, ShardEngine};
@@ -20,10 +20,13 @@ impl<D: Device> ShardEngine<D> {
             ConnEvent::Established { qp, .. }
             | ConnEvent::PeerFinished { qp }
             | ConnEvent::Streaming { qp }
-            | ConnEvent::ConnectFailed { qp, .. }
             | ConnEvent::Disconnected { qp, .. }
             | ConnEvent::TerminateReceived { qp, .. } => {
                 self.inform(qp, event);
+            }
+            ConnEvent::ConnectFailed { qp, error, private_data, reads } => {
+                let error = self.name_link(qp, error);
+                self.inform(qp, ConnEvent::ConnectFailed { qp, error, private_data, reads });
             }
             ConnEvent::SrqLimit { srq, left, most } => {
                 if let Some(shared) = self.srqs.get(&srq) {
@@ -34,6 +37,19 @@ impl<D: Device> ShardEngine<D> {
             // Reported once its queue pairs are ended.
             ConnEvent::CqOverrun { .. } => {}
             event => debug_assert!(false, "{event:?} has no destination"),
+        }
+    }
+
+    /// Names the link as the cause if it is down and a peer beyond it does not answer. Asked when
+    /// the attempt fails: later the link may be in another state.
+    #[cold]
+    pub(super) fn name_link(&self, qp: QpId, error: ConnectError) -> ConnectError {
+        let is_down = || !self.link.is_up() && !self.engine.has_local_peer(qp);
+        match error {
+            ConnectError::TimedOut | ConnectError::Unreachable if is_down() => {
+                ConnectError::LinkDown
+            }
+            error => error,
         }
     }
 
