@@ -12,6 +12,7 @@
 #define ASSERT_FIELD(field, type) \
 	_Static_assert(sizeof(((struct rte_mbuf *)NULL)->field) == sizeof(type), #field)
 ASSERT_FIELD(buf_addr, void *);
+ASSERT_FIELD(port, uint16_t);
 ASSERT_FIELD(data_off, uint16_t);
 ASSERT_FIELD(refcnt, uint16_t);
 ASSERT_FIELD(nb_segs, uint16_t);

@@ -38,6 +38,7 @@ static const uint64_t FW_RSS_TCP_IPV6 = RTE_ETH_RSS_NONFRAG_IPV6_TCP;
 /* Offsets of the fields of an mbuf that Rust accesses, of the types in src/mbuf_field.rs. */
 enum fw_mbuf_offset {
 	FW_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	FW_MBUF_PORT = offsetof(struct rte_mbuf, port),
 	FW_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
 	FW_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt),
 	FW_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),

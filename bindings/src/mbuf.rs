@@ -7,8 +7,8 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 
 use crate::mbuf_field::{
-    BUF_ADDR, BUF_LEN, DATA_LEN, DATA_OFF, HASH_RSS, NB_SEGS, NEXT, OL_FLAGS, PKT_LEN, REFCNT, Raw,
-    TX_OFFLOAD,
+    BUF_ADDR, BUF_LEN, DATA_LEN, DATA_OFF, HASH_RSS, NB_SEGS, NEXT, OL_FLAGS, PKT_LEN, PORT,
+    REFCNT, Raw, TX_OFFLOAD,
 };
 use crate::prefetch::prefetch_write;
 use crate::sys;
@@ -239,6 +239,7 @@ impl TxMbuf {
             // References retained in addition never access this field.
             OL_FLAGS.set(raw, flags | RxChecksum::GOOD_FLAGS);
         }
+        PORT.set(raw, RETURNED_PORT);
         core::mem::forget(self);
         // SAFETY: the frame was complete when it was passed here; this value's reference is given
         // up.
@@ -351,6 +352,10 @@ impl RxChecksum {
     }
 }
 
+/// Number of no port, in place of the one that has received the frame: it never left this host.
+/// New mbufs have another one (`RTE_MBUF_PORT_INVALID`).
+const RETURNED_PORT: u16 = u16::MAX - 1;
+
 /// A received frame: one or more segments, read only.
 #[derive(Debug)]
 #[repr(transparent)]
@@ -438,6 +443,12 @@ impl Mbuf {
     pub fn rss_hash(&self) -> Option<u32> {
         let is_set = OL_FLAGS.get(self.0) & u64::from(sys::RTE_MBUF_F_RX_RSS_HASH) != 0;
         is_set.then(|| HASH_RSS.get(self.0))
+    }
+
+    /// True if it comes from [`TxMbuf::into_received`], and not from a port.
+    #[must_use]
+    pub fn is_returned(&self) -> bool {
+        PORT.get(self.0) == RETURNED_PORT
     }
 
     /// Returns the result of the port's checksum verification.

@@ -15,6 +15,7 @@ pub(crate) type Raw = NonNull<sys::rte_mbuf>;
 pub(crate) struct Field<T>(u32, PhantomData<T>);
 
 pub(crate) const BUF_ADDR: Field<*mut u8> = Field::at(sys::FW_MBUF_BUF_ADDR);
+pub(crate) const PORT: Field<u16> = Field::at(sys::FW_MBUF_PORT);
 pub(crate) const DATA_OFF: Field<u16> = Field::at(sys::FW_MBUF_DATA_OFF);
 pub(crate) const REFCNT: Field<u16> = Field::at(sys::FW_MBUF_REFCNT);
 pub(crate) const NB_SEGS: Field<u16> = Field::at(sys::FW_MBUF_NB_SEGS);

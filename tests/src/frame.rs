@@ -24,13 +24,14 @@ pub struct Frame<B = Rc<[u8]>> {
     pub bytes: B,
     head_len: usize,
     checksum: ChecksumState,
+    is_hairpinned: bool,
 }
 
 impl<B: Deref<Target = [u8]>> Frame<B> {
     /// A contiguous frame whose checksums the device has not verified.
     pub fn new(bytes: B) -> Self {
         let head_len = bytes.len();
-        Self { bytes, head_len, checksum: ChecksumState::Unknown }
+        Self { bytes, head_len, checksum: ChecksumState::Unknown, is_hairpinned: false }
     }
 
     /// Splits it after at most `len` bytes.
@@ -43,6 +44,12 @@ impl<B: Deref<Target = [u8]>> Frame<B> {
     #[must_use]
     pub fn with_checksum(self, checksum: ChecksumState) -> Self {
         Self { checksum, ..self }
+    }
+
+    /// Marks it as one that the device has returned.
+    #[must_use]
+    pub fn hairpinned(self) -> Self {
+        Self { is_hairpinned: true, ..self }
     }
 }
 
@@ -68,6 +75,10 @@ impl<B: Deref<Target = [u8]>> RxFrame for Frame<B> {
     fn checksum(&self) -> ChecksumState {
         PARSES.set(PARSES.get() + 1);
         self.checksum
+    }
+
+    fn is_hairpinned(&self) -> bool {
+        self.is_hairpinned
     }
 }
 

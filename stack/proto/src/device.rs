@@ -129,6 +129,12 @@ pub trait RxFrame {
 
     /// Result of the port's checksum verification.
     fn checksum(&self) -> ChecksumState;
+
+    /// True if the port has returned the frame ([`Device::enable_hairpin`]): this host sent it.
+    /// Frames from the wire that have an address of this host as their source are forged.
+    fn is_hairpinned(&self) -> bool {
+        false
+    }
 }
 
 /// Second reference to a sent frame, held until its bytes are acknowledged.
@@ -252,7 +258,8 @@ pub trait Device {
     /// any number of times. So a port without local connections need not look at destinations.
     ///
     /// The frames arrive at this queue, in order. The port keeps a bounded number of them, and
-    /// drops more as on a wire. Checksums that it was to compute count as correct.
+    /// drops more as on a wire. [`RxFrame::is_hairpinned`] marks them. Checksums that it was to
+    /// compute count as correct.
     ///
     /// False if it returns none.
     fn enable_hairpin(&mut self) -> bool {

@@ -141,7 +141,9 @@ pub struct HeapDevice {
     refuses_to_cut: bool,
     /// Frames to its own hardware address come back.
     hairpins: bool,
-    /// Frames that it has returned and holds, at most.
+    /// Frames that it has returned and holds.
+    hairpinned: VecDeque<Vec<u8>>,
+    /// Number of them, at most.
     hairpin_len: usize,
     /// Frames that it has dropped because there were more.
     pub hairpin_drops: usize,
@@ -173,6 +175,7 @@ impl HeapDevice {
             frames_cut: 0,
             refuses_to_cut: false,
             hairpins: false,
+            hairpinned: VecDeque::new(),
             hairpin_len: HAIRPIN_LEN,
             hairpin_drops: 0,
             inbound: FrameQueue::default(),
@@ -211,6 +214,12 @@ impl HeapDevice {
         self.hairpin_len = frames;
     }
 
+    /// True if it returns frames to its own hardware address.
+    #[must_use]
+    pub const fn hairpins(&self) -> bool {
+        self.hairpins
+    }
+
     /// Behaves like a driver that refuses what it offered.
     pub const fn refuse_to_cut(&mut self) {
         self.refuses_to_cut = true;
@@ -247,9 +256,8 @@ impl HeapDevice {
         if let Some(request) = &frame.requested {
             fill_in_checksums(&mut bytes, request);
         }
-        let mut inbound = self.inbound.borrow_mut();
-        if inbound.len() < self.hairpin_len {
-            inbound.push_back(bytes);
+        if self.hairpinned.len() < self.hairpin_len {
+            self.hairpinned.push_back(bytes);
         } else {
             self.hairpin_drops += 1;
         }
@@ -350,10 +358,13 @@ impl Device for HeapDevice {
     }
 
     fn receive(&mut self, burst: &mut Vec<Frame<Vec<u8>>>, max: usize) -> usize {
+        let returned = self.hairpinned.len().min(max);
+        let frame = |bytes| Frame::new(bytes).split_at(self.head_len);
+        burst.extend(self.hairpinned.drain(..returned).map(|bytes| frame(bytes).hairpinned()));
         let mut inbound = self.inbound.borrow_mut();
-        let count = inbound.len().min(max);
-        burst.extend(inbound.drain(..count).map(|bytes| Frame::new(bytes).split_at(self.head_len)));
-        count
+        let received = inbound.len().min(max - returned);
+        burst.extend(inbound.drain(..received).map(frame));
+        returned + received
     }
 
     fn allocate(&mut self, pool: TxClass) -> Option<HeapTx> {
@@ -398,7 +409,7 @@ impl Device for HeapDevice {
     }
 
     fn has_hairpinned(&self) -> bool {
-        self.hairpins && !self.inbound.borrow().is_empty()
+        !self.hairpinned.is_empty()
     }
 
     fn transmit(&mut self, frame: HeapTx) {

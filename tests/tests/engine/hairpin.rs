@@ -7,6 +7,7 @@ use ferrowarp_proto::verbs::cm::{CmError, ConnEvent, ConnParam, ConnectError};
 use ferrowarp_proto::verbs::wc::{QpId, WcStatus};
 use ferrowarp_proto::verbs::wr::{AtomicOp, Operation, Payload, SendWr, Sge};
 use ferrowarp_proto::wire::tcp::{Flags, Options};
+use ferrowarp_tests::manual_tcp_peer::MACS;
 use ferrowarp_tests::pattern;
 use ferrowarp_tests::raw::{Peer, SegmentFixture};
 use ferrowarp_tests::sim::heap_device::PortOffload;
@@ -207,22 +208,37 @@ fn source_port_is_not_the_port_connected_to() {
     assert!(matches!(connect(50_001), Ok(Some(ConnEvent::ConnectFailed { .. }))));
 }
 
-/// A segment from our own address is answered only if we sent it.
+/// A segment from our own address is answered only if we sent it, whatever hardware address its
+/// frame has, and whether or not we have connected to ourselves.
 #[test]
 fn forged_segment_from_our_address_is_not_answered() {
     let mut fx = SegmentFixture::new(|_| {});
-    fx.settle();
-    fx.take_sent();
-    let mut forged = Peer::at(address(1), 50_000);
-    for to in [PORT, PORT + 1] {
-        forged.tcp.tuple.remote.set_port(to);
-        let syn = forged.tcp.fields(Flags::SYN, Options::default());
-        fx.inject(forged.tcp.build_frame(&syn, &[]));
+    for has_connected in [false, true] {
+        if has_connected {
+            let (now, qp) = (fx.now, fx.create_qp());
+            let closed = SocketAddr::new(address(1), PORT + 1);
+            fx.engine.connect(now, qp, closed, &ConnParam::default()).expect("the port is enabled");
+        }
         fx.settle();
-        assert_eq!(fx.engine.connection_count(), 0);
+        fx.take_sent();
+        assert_eq!(fx.engine.device().hairpins(), has_connected);
+        let dropped = fx.engine.counters().frames_dropped;
+        let mut forged = Peer::at(address(1), 50_000);
+        for (to, mac) in [PORT, PORT + 1].into_iter().flat_map(|to| MACS.map(|mac| (to, mac))) {
+            forged.tcp.tuple.remote.set_port(to);
+            for flags in [Flags::SYN, Flags::ACK, Flags::RST] {
+                let fields = forged.tcp.fields(flags, Options::default());
+                let mut frame = forged.tcp.build_frame(&fields, &[]);
+                frame[6..12].copy_from_slice(&mac);
+                fx.inject(frame);
+                fx.settle();
+                assert_eq!(fx.engine.connection_count(), 0);
+            }
+        }
+        assert_eq!(fx.engine.counters().frames_dropped, dropped + 12);
+        assert!(fx.take_sent().is_empty());
+        assert_eq!(fx.engine.device().hairpins(), has_connected);
     }
-    assert_eq!(fx.engine.counters().frames_dropped, 2);
-    assert!(fx.take_sent().is_empty() && fx.engine.device().inbound.borrow().is_empty());
 }
 
 #[test]

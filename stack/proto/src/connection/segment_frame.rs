@@ -40,6 +40,10 @@ impl<R: RxFrame> RxFrame for PortFrame<R> {
     fn checksum(&self) -> ChecksumState {
         self.0.checksum()
     }
+
+    fn is_hairpinned(&self) -> bool {
+        self.0.is_hairpinned()
+    }
 }
 
 impl<D: Device> SegmentFrame<D> for PortFrame<D::Rx> {

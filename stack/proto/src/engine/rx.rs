@@ -203,14 +203,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         replaced: Option<Replaced>,
     ) {
         // RFC 1122 section 3.2.1.3: nothing is answered to a source that cannot be one host.
-        let remote_mac = ethernet::source_mac(frame.head());
-        let may_answer = |&mac: &_| self.cx.net.may_answer(mac, &segment.tuple);
-        let Some(remote_mac) = remote_mac.filter(may_answer) else {
+        let is_hairpinned = frame.is_hairpinned();
+        let may_answer = self.cx.net.may_answer(&segment.tuple, is_hairpinned);
+        let Some(remote_mac) = ethernet::source_mac(frame.head()).filter(|_| may_answer) else {
             self.cx.verbs.counters.frames_dropped += 1;
             return;
         };
-        // The answer goes to this host as well.
-        if self.cx.net.hairpins_to(segment.tuple.remote.ip()) && !self.cx.device.enable_hairpin() {
+        // The answer goes to this host as well, and maybe from another shard.
+        if is_hairpinned && !self.cx.device.enable_hairpin() {
             self.cx.verbs.counters.frames_dropped += 1;
             return;
         }

@@ -165,15 +165,17 @@ impl Interface {
         &self.routing
     }
 
-    /// True if a segment of no connection, in a frame from `source`, is for this host and its
-    /// sender may get a reply: another host, or this one if the port has returned the frame.
+    /// True if a segment of no connection is for this host and its sender may get a reply: this
+    /// host if the port has returned the frame (`is_hairpinned`), otherwise another one.
     #[must_use]
-    pub(crate) fn may_answer(&self, source: [u8; 6], tuple: &FourTuple) -> bool {
+    pub(crate) fn may_answer(&self, tuple: &FourTuple, is_hairpinned: bool) -> bool {
         let FourTuple { local, remote } = tuple;
-        let is_returned =
-            source == self.link.mac && local != remote && self.hairpins_to(remote.ip());
-        self.routing.is_local(local.ip())
-            && (self.routing.is_other_host(remote.ip()) || is_returned)
+        let is_sender = if is_hairpinned {
+            local != remote && self.hairpins_to(remote.ip())
+        } else {
+            self.routing.is_other_host(remote.ip())
+        };
+        self.routing.is_local(local.ip()) && is_sender
     }
 
     /// True for an address of this host to which the port returns frames.

@@ -32,6 +32,10 @@ impl RxFrame for DpdkRx {
             RxChecksum::Bad => ChecksumState::Bad,
         }
     }
+
+    fn is_hairpinned(&self) -> bool {
+        self.0.is_returned()
+    }
 }
 
 /// A frame under construction.
