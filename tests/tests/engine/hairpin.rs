@@ -196,16 +196,20 @@ fn closed_port_refuses() {
 /// A connection has two ends: a port does not connect to itself.
 #[test]
 fn source_port_is_not_the_port_connected_to() {
-    let connect = |last: u16| {
+    let connect = |last: u16, local_port: u16| {
         let mut fx = SegmentFixture::new(|config| config.source_ports = 50_000..=last);
         let qp = fx.create_qp();
         let remote = SocketAddr::new(address(1), 50_000);
-        fx.engine.connect(fx.now, qp, remote, &ConnParam::default())?;
+        fx.engine.connect(fx.now, qp, remote, &ConnParam::new().local_port(local_port))?;
         fx.settle();
         Ok(fx.engine.next_event())
     };
-    assert_eq!(connect(50_000), Err(CmError::NoResources));
-    assert!(matches!(connect(50_001), Ok(Some(ConnEvent::ConnectFailed { .. }))));
+    assert_eq!(connect(50_000, 0), Err(CmError::NoResources));
+    assert_eq!(connect(50_001, 50_000), Err(CmError::PortInUse(50_000)));
+    for local_port in [0, 50_001] {
+        let failed = connect(50_001, local_port);
+        assert!(matches!(failed, Ok(Some(ConnEvent::ConnectFailed { .. }))), "{failed:?}");
+    }
 }
 
 /// A segment from our own address is answered only if we sent it, whatever hardware address its

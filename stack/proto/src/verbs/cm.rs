@@ -108,8 +108,9 @@ pub enum ConnectError {
 #[non_exhaustive]
 pub enum CmError {
     /// A listener uses the port: for a connection one that covers its local address, for a listener
-    /// another one with the same port and the same addresses.
-    #[error("port {0} is in use by a listener; choose another")]
+    /// another one with the same port and the same addresses. Or a connection from the port would
+    /// have this very port as its remote end.
+    #[error("port {0} is in use by a listener, or the remote end itself; choose another")]
     PortInUse(u16),
     /// A connection between the same addresses and ports exists already, or has ended a short time
     /// ago (TIME-WAIT).

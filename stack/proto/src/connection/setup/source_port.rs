@@ -91,7 +91,8 @@ impl<E: Env> Context<E> {
     /// Opens a TCP connection from this address and port.
     ///
     /// # Errors
-    /// `PortInUse` by a listener; `ConnectionExists`; `TooManyConnections` over all shards.
+    /// `PortInUse` by a listener, or as the remote end itself; `ConnectionExists`;
+    /// `TooManyConnections` over all shards.
     pub(crate) fn open_from(
         &mut self,
         now: Instant,
@@ -100,7 +101,8 @@ impl<E: Env> Context<E> {
         is_taken: impl Fn(&FourTuple) -> bool,
     ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
         let tuple = FourTuple { local, remote };
-        if self.listeners.find(local).is_some() {
+        // A connection has two ends.
+        if local == remote || self.listeners.find(local).is_some() {
             return Err(CmError::PortInUse(local.port()));
         }
         if is_taken(&tuple) {
