@@ -10,6 +10,7 @@ use ferrowarp::device::{ChecksumMode, DeviceSpec};
 use ferrowarp::{Config, Context, DriveMode, InterfaceAddress};
 
 use crate::host::Host;
+use crate::listen_options::ListenArgs;
 use crate::network::NetworkArgs;
 use crate::option_values::mtu_parser;
 use crate::run_loop::CorePlacement;
@@ -169,6 +170,7 @@ impl DeviceArgs {
         self.tcp.check()?;
         let mut config = Config::new(device, first.ip, first.prefix_len);
         config.addresses = addresses;
+        self.network.check_zones(&config.device)?;
         config.routes = self.network.routes(&config.device)?;
         self.network.apply_to(&mut config);
         config.mtu = self.mtu;
@@ -206,18 +208,31 @@ impl DeviceArgs {
         Ok(config)
     }
 
-    /// Checks the options of a client, which connects to `peer`, or of a server.
+    /// Checks the options of a client, which connects to `peer`.
     ///
     /// # Errors
     /// If the device or the addresses are missing or cannot work.
-    pub fn check_end(&self, peer: Option<&Host>) -> anyhow::Result<()> {
+    pub fn check_client(&self, peer: &Host) -> anyhow::Result<()> {
+        peer.socket(&self.checked_config()?, 0).map(|_| ())
+    }
+
+    /// Checks the options of a server.
+    ///
+    /// # Errors
+    /// As [`DeviceArgs::check_client`].
+    pub fn check_server(&self, listen: &ListenArgs) -> anyhow::Result<()> {
+        listen.check(&self.checked_config()?)
+    }
+
+    /// Returns a configuration of one end that can work.
+    fn checked_config(&self) -> anyhow::Result<Config> {
         ensure!(
             self.dev != "ring",
             "ring joins two ends of one process: use loop, or --dev memif:/tmp/iwarp.sock"
         );
         let config = self.config(self.network.addresses()?, Demand::connections(1))?;
         config.validate().map_err(|error| anyhow!("{error}"))?;
-        peer.map_or(Ok(()), |peer| peer.socket(&config, 0).map(|_| ()))
+        Ok(config)
     }
 
     /// Checks the options of both ends in one process.

@@ -20,6 +20,7 @@ pub mod endpoint;
 pub mod environment;
 pub mod host;
 pub mod iwlink;
+pub mod listen_options;
 pub mod message_channel;
 pub mod mpa_options;
 pub mod network;

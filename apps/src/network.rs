@@ -6,7 +6,7 @@ use anyhow::{anyhow, ensure};
 use clap::Args;
 use ferrowarp::cm::dscp_of_tos;
 use ferrowarp::device::DeviceSpec;
-use ferrowarp::{Config, InterfaceAddress, ListenAddr, Route, StaticNeighbor};
+use ferrowarp::{Config, InterfaceAddress, Route, StaticNeighbor};
 
 /// Addresses of client and server of a pair in one process (benchmark ranges).
 const LOOP_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
@@ -81,23 +81,6 @@ impl Zoned {
             return Ok(());
         }
         Err(format!("{ip}%{zone} is on another link: {device} has the zone %{interface}"))
-    }
-}
-
-/// Address on which a server listens.
-#[derive(Clone, Copy, Debug, Default, Args)]
-pub struct ListenArgs {
-    /// Listens on this local address alone: others get no answer but a reset. 0.0.0.0 and :: are
-    /// all of one family [default: all addresses].
-    #[arg(long, value_name = "ADDRESS", visible_alias = "bind_source_ip")]
-    pub bind: Option<IpAddr>,
-}
-
-impl ListenArgs {
-    /// The address with a port.
-    #[must_use]
-    pub fn on_port(self, port: u16) -> ListenAddr {
-        self.bind.map_or(port.into(), |ip| (ip, port).into())
     }
 }
 
@@ -255,7 +238,7 @@ impl NetworkArgs {
         Ok(self.addresses.iter().map(address).collect())
     }
 
-    /// Sets VLAN, DSCP and time to live of a configuration.
+    /// Sets VLAN, neighbors, DSCP and time to live of a configuration.
     pub fn apply_to(&self, config: &mut Config) {
         config.vlan = self.vlan;
         config.neighbors = self.neighbors();
@@ -273,18 +256,23 @@ impl NetworkArgs {
         }
     }
 
-    /// Returns the routes, default routes included.
+    /// Checks the zones of addresses, neighbors and gateways.
     ///
     /// # Errors
-    /// If a route is malformed or mixes address families, or an address has the zone of another
-    /// link than the device.
-    pub fn routes(&self, device: &DeviceSpec) -> anyhow::Result<Vec<Route>> {
+    /// If one is that of another link than the device.
+    pub fn check_zones(&self, device: &DeviceSpec) -> anyhow::Result<()> {
         let given = self.addresses.iter().map(|cidr| &cidr.address);
         let neighbors = self.neighbors.iter().map(|neighbor| &neighbor.address);
         let gateways = self.gateways.iter().map(|router| &router.address);
-        for address in given.chain(neighbors).chain(gateways) {
-            address.check_zone(device).map_err(|error| anyhow!("{error}"))?;
-        }
+        let mut addresses = given.chain(neighbors).chain(gateways);
+        addresses.try_for_each(|address| address.check_zone(device)).map_err(|error| anyhow!(error))
+    }
+
+    /// Returns the routes, default routes included.
+    ///
+    /// # Errors
+    /// If one is malformed, mixes address families or leads to another link than the device's.
+    pub fn routes(&self, device: &DeviceSpec) -> anyhow::Result<Vec<Route>> {
         let default = |router: &Router| match router.address.ip {
             IpAddr::V4(_) => router.route(Ipv4Addr::UNSPECIFIED.into(), 0),
             IpAddr::V6(_) => router.route(Ipv6Addr::UNSPECIFIED.into(), 0),
@@ -461,8 +449,9 @@ mod tests {
         assert_eq!(mtus, [Some(1400), None, Some(576)]);
         let macs: Vec<_> = args.neighbors().iter().map(|neighbor| neighbor.mac).collect();
         assert_eq!(macs, [[2, 0, 0, 0, 0, 2], [10, 11, 12, 13, 14, 15]]);
+        args.check_zones(&device).unwrap();
         let other = "tap:tap1".parse().unwrap();
-        let error = args.routes(&other).unwrap_err().to_string();
+        let error = args.check_zones(&other).unwrap_err().to_string();
         assert_eq!(error, "fe80::2%tap0 is on another link: tap:tap1 has the zone %tap1");
         for wrong in [
             "--gateway 198.18.0.254,mtu=575",

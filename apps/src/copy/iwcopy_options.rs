@@ -9,7 +9,7 @@ use crate::copy::copy_message::RdmaOp;
 use crate::device::DeviceArgs;
 use crate::environment;
 use crate::host::Host;
-use crate::network::ListenArgs;
+use crate::listen_options::ListenArgs;
 use crate::option_values::{Checked, seconds};
 
 /// TCP port of the sink.
@@ -74,8 +74,8 @@ impl Checked for IwcopyOptions {
     fn check(&self) -> anyhow::Result<()> {
         match &self.command {
             Command::Loop { common, .. } => common.device.check_pair(),
-            Command::Server { common, .. } => common.device.check_end(None),
-            Command::Client { host, common, .. } => common.device.check_end(Some(host)),
+            Command::Server { common, listen, .. } => common.device.check_server(listen),
+            Command::Client { host, common, .. } => common.device.check_client(host),
         }
     }
 }

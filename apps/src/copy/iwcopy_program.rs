@@ -11,6 +11,7 @@ use crate::copy::iwcopy_options::{Command, IwcopyOptions};
 use crate::copy::sink::{Sink, open_output};
 use crate::copy::source::Source;
 use crate::device::Demand;
+use crate::listen_options::place;
 use crate::output;
 use crate::run_loop::{run, run_both};
 
@@ -36,7 +37,7 @@ pub fn program(options: &IwcopyOptions) -> anyhow::Result<()> {
             let context = common.device.open(Demand::connections(1).serving(common.timeout))?;
             let addr = listen.on_port(common.port);
             let mut sink = Sink::new(&context, addr, out, common.timeout)?;
-            output::announce(&format!("waiting for a file on port {}", common.port))?;
+            output::announce(&format!("waiting for a file on {}", place(addr)))?;
             run(&mut sink)?;
             let (len, digest) = sink.outcome.context("no file was received")?;
             let (digest, clock) = (hex(&digest), context.clock());

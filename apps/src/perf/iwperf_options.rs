@@ -8,8 +8,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::device::{DeviceArgs, QUEUE_ENTRIES_MAX};
 use crate::environment;
 use crate::host::Host;
+use crate::listen_options::ListenArgs;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
-use crate::network::ListenArgs;
 use crate::option_values::{Checked, bytes, seconds};
 use crate::perf::control::{
     FLAG_BIDIRECTIONAL, FLAG_CMP_SWAP, FLAG_CRC, FLAG_EVENTS, FLAG_IMMEDIATE, FLAG_SHARED_BUFFER,
@@ -109,11 +109,11 @@ impl Checked for IwperfOptions {
                 test_args.check(*test)?;
                 device.check_pair()
             }
-            Command::Server(args) => args.device.check_end(None),
+            Command::Server(args) => args.device.check_server(&args.listen),
             Command::Client(command) => {
                 let (test, args) = command.test();
                 args.test_args.check(test)?;
-                args.device.check_end(Some(&args.host))
+                args.device.check_client(&args.host)
             }
         }
     }

@@ -9,6 +9,7 @@ use ferrowarp::Context;
 
 use crate::device::{Demand, DeviceArgs, checksum_kind};
 use crate::environment::Environment;
+use crate::listen_options::place;
 use crate::output;
 use crate::output_file::OutputFile;
 use crate::perf::clients::Clients;
@@ -151,7 +152,7 @@ fn serve(args: &ServerArgs, environment: &mut Environment) -> anyhow::Result<()>
     let addr = listen.on_port(*port);
     let mut workers = Server::workers(&context, addr, *once, *timeout, *reads, on_session)?;
     workers.iter_mut().for_each(|worker| worker.serves_events = *events);
-    output::announce(&format!("waiting for clients on port {port}"))?;
+    output::announce(&format!("waiting for clients on {}", place(addr)))?;
     let outcome = run_workers(&mut workers, &cores);
     environment.add_context(&context);
     if !*once && was_interrupted() { Ok(()) } else { outcome }

@@ -7,8 +7,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::device::DeviceArgs;
 use crate::environment;
 use crate::host::Host;
+use crate::listen_options::ListenArgs;
 use crate::mpa_options::{IrdOrdArgs, MpaArgs};
-use crate::network::ListenArgs;
 use crate::option_values::{Checked, count, seconds};
 use crate::ping::advert::{SIZE_MAX, SIZE_MIN};
 use crate::shard_options::ShardArgs;
@@ -82,10 +82,10 @@ impl Checked for IwpingOptions {
             rounds.mpa.check(!rounds.no_crc, common.immediate)
         };
         match &self.command {
-            Command::Server { common, .. } => common.device.check_end(None),
+            Command::Server { common, listen, .. } => common.device.check_server(listen),
             Command::Client { host, common, rounds: args } => {
                 rounds(common, args)?;
-                common.device.check_end(Some(host))
+                common.device.check_client(host)
             }
             Command::Loop { common, rounds: args } => {
                 rounds(common, args)?;

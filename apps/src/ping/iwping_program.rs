@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 
-use ferrowarp::Context;
+use ferrowarp::{Context, ListenAddr};
 
 use crate::device::Demand;
 use crate::host::Host;
-use crate::network::ListenArgs;
+use crate::listen_options::place;
 use crate::output;
 use crate::ping::iwping_options::{Command, CommonArgs, IwpingOptions, PingArgs};
 use crate::ping::ping_client::PingClient;
@@ -33,8 +33,9 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
             let demand =
                 Demand { busy, shards: shards.shards, serves, ..Demand::connections(connections) };
             let (context, cores) = common.device.open_end(*shards, demand)?;
-            let mut workers = server(&context, common, *listen, clients)?;
-            output::announce(&format!("waiting for clients on port {}", common.port))?;
+            let addr = listen.on_port(common.port);
+            let mut workers = server(&context, common, addr, clients)?;
+            output::announce(&format!("waiting for clients on {}", place(addr)))?;
             print_clock(&context, common);
             let outcome = run_workers(&mut workers, &cores);
             if *persistent && was_interrupted() { Ok(()) } else { outcome }
@@ -53,7 +54,7 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
             let placement = common.device.placement()?;
             let (left, right) = common.device.open_pair(Demand::connections(1))?;
             print_clock(&left, common);
-            let mut server = server(&right, common, ListenArgs::default(), None)?.remove(0);
+            let mut server = server(&right, common, common.port.into(), None)?.remove(0);
             let count = rounds.count.unwrap_or(LOOP_COUNT);
             let host = SocketAddr::new(common.device.loop_server(), common.port).into();
             let mut client = client(&left, &host, common, rounds, count)?;
@@ -67,11 +68,11 @@ pub fn program(options: &IwpingOptions) -> anyhow::Result<()> {
 fn server(
     context: &Context,
     common: &CommonArgs,
-    listen: ListenArgs,
+    addr: ListenAddr,
     clients: Option<u16>,
 ) -> anyhow::Result<Vec<PingServer>> {
     let on_failure = Box::new(|line: &str| output::complain(line));
-    PingServer::workers(context, common, listen, clients, on_failure)
+    PingServer::workers(context, common, addr, clients, on_failure)
 }
 
 fn client(

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
-use ferrowarp::{Access, ConnRequest, Context, Mr, RemoteAddr, Wc, WcStatus};
+use ferrowarp::{Access, ConnRequest, Context, ListenAddr, Mr, RemoteAddr, Wc, WcStatus};
 
 use crate::acceptor::Acceptor;
 use crate::endpoint::{Endpoint, PEER_TIMED_OUT, WrId};
@@ -15,7 +15,6 @@ use crate::endpoint::{
 };
 use crate::message_channel::MessageChannel;
 use crate::mpa_options::{IrdOrdArgs, negotiated_line, start_mode};
-use crate::network::ListenArgs;
 use crate::output;
 use crate::ping::advert::{ADVERT_LEN, Advert, SIZE_MAX, printable_text};
 use crate::ping::iwping_options::CommonArgs;
@@ -102,12 +101,11 @@ impl PingServer {
     pub fn workers(
         context: &Context,
         common: &CommonArgs,
-        listen: ListenArgs,
+        addr: ListenAddr,
         clients: Option<u16>,
         on_failure: OnFailure,
     ) -> anyhow::Result<Vec<Self>> {
-        let &CommonArgs { port, verbose, immediate, reads, timeout, .. } = common;
-        let addr = listen.on_port(port);
+        let &CommonArgs { verbose, immediate, reads, timeout, .. } = common;
         let listener = if immediate {
             context.listen_unframed(addr, BACKLOG)?
         } else {

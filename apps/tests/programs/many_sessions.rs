@@ -41,7 +41,7 @@ fn ping_server_serves_4096_clients_and_rejects_the_next() {
     let workers = ping::ping_server::PingServer::workers(
         &right,
         &common,
-        Default::default(),
+        common.port.into(),
         Some(CLIENTS),
         hook,
     );

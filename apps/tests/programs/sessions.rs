@@ -1,20 +1,19 @@
 //! Servers with several clients, and with clients that violate the protocol, over a pair of rings;
 //! one thread steps all of them.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use ferrowarp::device::DeviceSpec;
-use ferrowarp::{Access, Config, Context, Wc};
+use ferrowarp::{Access, Config, Context, ListenAddr, Wc};
 use ferrowarp_apps::copy::copy_message::RdmaOp;
 use ferrowarp_apps::copy::sink::{Sink, open_output};
 use ferrowarp_apps::copy::source::Source;
 use ferrowarp_apps::endpoint::{Endpoint, WrId, conn_param, poll_established};
 use ferrowarp_apps::message_channel::MessageChannel;
 use ferrowarp_apps::mpa_options::IrdOrdArgs;
-use ferrowarp_apps::network::ListenArgs;
 use ferrowarp_apps::perf;
 use ferrowarp_apps::ping;
 use ferrowarp_apps::ping::advert::{Advert, SIZE_MAX};
@@ -91,23 +90,23 @@ fn perf_client(context: &Context, line: &str) -> perf::client::Client {
 fn servers_listen_on_the_address_that_they_are_told() {
     let pair = pair();
     let (common, _) = ping_options("--timeout 30");
-    let sink_on = |listen: ListenArgs| {
-        let sink = Sink::new(&pair.server, listen.on_port(18516), None, TIMEOUT)?;
+    let sink_on = |addr: ListenAddr| {
+        let sink = Sink::new(&pair.server, addr, None, TIMEOUT)?;
         Ok::<_, anyhow::Error>(sink.local_addr())
     };
-    let pings_on = |listen| {
+    let pings_on = |addr| {
         let hook = CapturedLines::default().hook();
-        ping::ping_server::PingServer::workers(&pair.server, &common, listen, None, hook)
+        ping::ping_server::PingServer::workers(&pair.server, &common, addr, None, hook)
     };
     for (bind, is_local) in [("198.18.0.2", true), ("0.0.0.0", true), ("198.18.0.1", false)] {
-        let listen = ListenArgs { bind: Some(bind.parse().unwrap()) };
-        assert_eq!(pings_on(listen).is_ok(), is_local, "{bind}");
-        match sink_on(listen) {
-            Ok(addr) => assert_eq!((addr.ip(), is_local), (listen.bind, true)),
+        let addr = ListenAddr::from((bind.parse::<IpAddr>().unwrap(), 18516));
+        assert_eq!(pings_on(addr).is_ok(), is_local, "{bind}");
+        match sink_on(addr) {
+            Ok(found) => assert_eq!((found, is_local), (addr, true)),
             Err(error) => assert!(!is_local && error.to_string().contains("local address")),
         }
     }
-    assert_eq!(sink_on(ListenArgs::default()).unwrap().ip(), None, "all addresses");
+    assert_eq!(sink_on(ListenAddr::from(18516_u16)).unwrap().ip(), None, "all addresses");
 }
 
 #[test]
@@ -118,7 +117,7 @@ fn persistent_ping_server_serves_concurrent_clients() {
     let workers = ping::ping_server::PingServer::workers(
         &pair.server,
         &common,
-        Default::default(),
+        common.port.into(),
         Some(8),
         failures.hook(),
     );
@@ -370,7 +369,7 @@ fn ping_client_that_takes_nothing_is_given_up() {
     let workers = ping::ping_server::PingServer::workers(
         &pair.server,
         &common,
-        Default::default(),
+        common.port.into(),
         Some(8),
         failures.hook(),
     );

@@ -279,7 +279,7 @@ fn iwping_server_serves_clients_of_each_shard() {
     let workers = ping::ping_server::PingServer::workers(
         &right,
         &common,
-        Default::default(),
+        common.port.into(),
         Some(4),
         failures.hook(),
     );
