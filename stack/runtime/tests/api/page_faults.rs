@@ -454,8 +454,8 @@ fn handlers_of_the_program_get_all_other_faults() {
     }
 }
 
-/// A handler that compares what it has replaced with itself, and so takes ours for another's when it
-/// is installed again. It must not come back to itself.
+/// A handler that compares what it has replaced with itself, and so takes ours for another's when
+/// it is installed again. It must not come back to itself.
 #[test]
 fn handler_installed_twice_makes_no_loop() {
     isolate!();
