@@ -208,6 +208,9 @@ extern "C" fn handle<const LEVEL: usize>(
         return;
     };
     call(below, signal, info, context);
+    // Not only to restore it: the call before must not be the last, for which this frame would give
+    // up its place, and a handler that calls ours would look like the kernel.
+    CALLED.set(called);
 }
 
 /// Has the signal end the process when the handler returns.
