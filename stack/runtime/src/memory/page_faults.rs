@@ -229,7 +229,7 @@ fn return_page_fault(info: *mut siginfo_t, context: *mut c_void) -> bool {
     const STACK_GUARD_LEN: usize = 4096;
     // SAFETY: the kernel passes it to a handler with `SA_SIGINFO`, or a handler of the program that
     // has received it.
-    let code = unsafe { (*info).si_code };
+    let info = unsafe { &*info };
     // SAFETY: as above; nothing else refers to it while the handler runs.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     let registers = &mut context.uc_mcontext.gregs;
@@ -237,13 +237,11 @@ fn return_page_fault(info: *mut siginfo_t, context: *mut c_void) -> bool {
     if !opaque::addresses().contains(&at(libc::REG_RIP)) {
         return false;
     }
-    // SAFETY: as above.
-    let info = unsafe { &*info };
     // SAFETY: both signals have an address.
     let address = unsafe { info.si_addr() } as usize;
     // Not one that was sent by a process, nor the end of the stack.
     let is_stack = at(libc::REG_RSP).abs_diff(address) < STACK_GUARD_LEN;
-    if code <= 0 || code == BUS_MCEERR_AO || is_stack {
+    if info.si_code <= 0 || info.si_code == BUS_MCEERR_AO || is_stack {
         return false;
     }
     registers[libc::REG_RIP as usize] = opaque::landing() as i64;
