@@ -226,7 +226,7 @@ impl TxMbuf {
     }
 
     /// Converts the frame into one that was received, as over `net_ring`: sent to this port itself.
-    /// Checksums that were requested count as correct.
+    /// Its checksums count as correct: it stays in memory.
     ///
     /// # Panics
     /// If the frame is to be cut into segments.
@@ -235,11 +235,10 @@ impl TxMbuf {
         let raw = self.0;
         let flags = OL_FLAGS.get(raw);
         assert_eq!(flags & sys::RTE_MBUF_F_TX_TCP_SEG, 0, "one segment");
-        if flags & sys::RTE_MBUF_F_TX_TCP_CKSUM != 0 {
-            // References retained in addition never access this field.
-            OL_FLAGS.set(raw, flags | RxChecksum::GOOD_FLAGS);
-        }
+        // References retained in addition never access these fields.
+        OL_FLAGS.set(raw, flags | RxChecksum::GOOD_FLAGS);
         PORT.set(raw, RETURNED_PORT);
+        HASH_RSS.set(raw, 0);
         core::mem::forget(self);
         // SAFETY: the frame was complete when it was passed here; this value's reference is given
         // up.
@@ -449,6 +448,15 @@ impl Mbuf {
     #[must_use]
     pub fn is_returned(&self) -> bool {
         PORT.get(self.0) == RETURNED_PORT
+    }
+
+    /// Counts one more receiver of a frame that [`Mbuf::is_returned`]; returns their number. The
+    /// count is in the place of the RSS hash, which such a frame does not have.
+    pub fn count_receiver(&mut self) -> u32 {
+        debug_assert!(self.is_returned() && self.rss_hash().is_none(), "no port has received it");
+        let count = HASH_RSS.get(self.0).saturating_add(1);
+        HASH_RSS.set(self.0, count);
+        count
     }
 
     /// Returns the result of the port's checksum verification.

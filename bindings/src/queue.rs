@@ -127,6 +127,12 @@ impl RxQueue {
         link::is_up(&self.port) && is_noted()
     }
 
+    /// Returns the number of the port among those of EAL.
+    #[must_use]
+    pub fn port_id(&self) -> u16 {
+        self.port.id
+    }
+
     /// Returns a handle by which any thread reads the state of the port's link; `None` if the host
     /// program owns the port, and so its control calls.
     #[must_use]

@@ -3,6 +3,8 @@
 //! Production implements these traits over mbufs and a DPDK port queue, tests over heap buffers and
 //! a simulated link. A frame is one Ethernet frame without its frame check sequence.
 
+use core::net::IpAddr;
+
 /// Place at which TCP and IPv4 header checksums are computed and verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumMode {
@@ -257,9 +259,10 @@ pub trait Device {
     /// it: called if [`Capabilities::hairpin_mtu`] is not 0, before the first such frame, and again
     /// any number of times. So a port without local connections need not look at destinations.
     ///
-    /// The frames arrive at this queue, in order. The port keeps a bounded number of them, and
-    /// drops more as on a wire. [`RxFrame::is_hairpinned`] marks them. Checksums that it was to
-    /// compute count as correct.
+    /// The frames arrive at this queue, in order, or at the queue of another user of the port
+    /// ([`Device::hairpins_to`]). The port keeps a bounded number of them, and drops more as on a
+    /// wire. [`RxFrame::is_hairpinned`] marks them. Checksums that it was to compute count as
+    /// correct.
     ///
     /// False if it returns none.
     fn enable_hairpin(&mut self) -> bool {
@@ -269,6 +272,23 @@ pub trait Device {
     /// True if frames that the port has returned wait to be received.
     fn has_hairpinned(&self) -> bool {
         false
+    }
+
+    /// Tells the port the addresses of this host, and its VLAN. Called once, before any frame is
+    /// sent. Other users of the port in this process reach them through it.
+    fn set_addresses(&mut self, _vlan: Option<u16>, _addresses: &[IpAddr]) {}
+
+    /// True if another user of the port has this address, in the same VLAN: frames to it go to the
+    /// port's own hardware address. Not called for each frame.
+    fn hairpins_to(&self, _remote: IpAddr) -> bool {
+        false
+    }
+
+    /// Passes a frame that the port has returned, and that is of no connection or listener here, to
+    /// the next user of the port that has its destination address. Gives it back if there is none:
+    /// it is to be answered.
+    fn pass_hairpinned(&mut self, frame: Self::Rx) -> Option<Self::Rx> {
+        Some(frame)
     }
 
     /// Number of connections to a process at the other end of the link that have ended, if each new

@@ -120,9 +120,9 @@ pub struct Config {
     /// [`MTU_MIN`]: crate::device::MTU_MIN
     /// [`MTU_MAX`]: crate::device::MTU_MAX
     pub mtu: u16,
-    /// Maximum IP packet length in bytes between the context's own addresses, within the same
-    /// limits. It may exceed `mtu`: such packets stay in memory. All buffers for frames to be sent
-    /// are then as long. `None`: `mtu`.
+    /// Maximum IP packet length in bytes between the context's own addresses, and to other contexts
+    /// on the same port of a host program, within the same limits. It may exceed `mtu`: these
+    /// packets stay in memory. All buffers for frames to be sent are then as long. `None`: `mtu`.
     pub hairpin_mtu: Option<u16>,
     /// Computation and check of TCP and IPv4 checksums. `None`: disabled on `ring`, whose peer is
     /// in the same memory; left to a NIC as far as it offers that; in software elsewhere.

@@ -145,9 +145,9 @@
 //!
 //! A context connects to its own addresses as well: two of its queue pairs are then both ends.
 //! Their frames stay in memory, whatever the device, and may be longer than the port's
-//! ([`Config::hairpin_mtu`]). [`Config::route`] leads to other links and [`Route::mtu`] limits the
-//! packets there. [`Config::neighbor`] gives the hardware address of a neighbor that does not
-//! answer ARP.
+//! ([`Config::hairpin_mtu`]). So do the frames between contexts on one port of a host program.
+//! [`Config::route`] leads to other links and [`Route::mtu`] limits the packets there.
+//! [`Config::neighbor`] gives the hardware address of a neighbor that does not answer ARP.
 //!
 //! # Completion
 //!
@@ -407,6 +407,9 @@
 //! packets to its queues. This includes ARP and neighbor discovery: a context answers only requests
 //! that it receives.
 //!
+//! - Contexts on one port reach each other, with the same address or different ones. Their frames
+//!   stay in memory. Contexts with the same address need different [`Config::source_ports`], also
+//!   for the flow rules. Poll all of them: each passes on the segments that it cannot match.
 //! - Over `net_ring` and memif and `net_virtio_user` queue `i` receives from the peer's queue `i`,
 //!   so each context needs a peer there.
 //! - For IPv6 the port must receive multicast (`rte_eth_allmulticast_enable` or promiscuous mode).
@@ -428,6 +431,9 @@
 //! - Open and close contexts while you make no other control calls of ethdev.
 //! - Close the context ([`Context::close`]) and end the threads that have used it before you close
 //!   the port, free the mempools or call `rte_eal_cleanup`.
+//! - If contexts on the port are connected to each other, each holds mbufs of the others. Close all
+//!   of them before you free one mempool. The mempools must allow several producers, as those of
+//!   `rte_pktmbuf_pool_create` do.
 //! - When the context is closed, frames that the port has not sent yet are still in its transmit
 //!   queue. They return to your mempool in time.
 

@@ -1,5 +1,6 @@
 //! State shared by the connections of an engine.
 
+use core::net::IpAddr;
 use std::sync::Arc;
 
 use crate::config::EngineConfig;
@@ -60,11 +61,18 @@ pub(crate) struct Context<E: Env> {
 }
 
 impl<E: Env> Context<E> {
+    /// True for an address of this host, or of another user of the port, to which the port returns
+    /// frames.
+    pub(crate) fn hairpins_to(&self, remote: IpAddr) -> bool {
+        self.capabilities.hairpin_mtu > 0
+            && (self.net.routing().is_local(remote) || self.device.hairpins_to(remote))
+    }
+
     /// Returns the TCP settings of a connection: the MSS depends on the address family and on the
     /// route.
     pub(crate) fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
         let remote = tuple.remote.ip();
-        if self.net.hairpins_to(remote) {
+        if self.hairpins_to(remote) {
             return self.tcp_configs.of_hairpin(remote);
         }
         self.tcp_configs.of_route(remote, || self.net.routing().route_mtu(remote))

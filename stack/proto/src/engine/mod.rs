@@ -132,7 +132,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
 
     fn create(
         mut config: EngineConfig,
-        device: D,
+        mut device: D,
         memory: M,
         completions: C,
         mesh: Option<MeshPort<D::Rx>>,
@@ -168,6 +168,8 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 (limits, Arc::new(Backlogs::new(1)), 0)
             }
         };
+        let addresses: Vec<_> = config.addresses.iter().map(|address| address.ip).collect();
+        device.set_addresses(config.vlan, &addresses);
         let net = Interface::new(&config.interface(), &capabilities, limits.clone());
         let route_mtus = net.routing().route_mtus();
         let tcp_configs = TcpConfigs::new(&config.tcp, &capabilities, route_mtus);

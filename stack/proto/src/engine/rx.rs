@@ -15,7 +15,7 @@ use crate::tcp;
 use crate::time::Instant;
 use crate::verbs::wc::Completions;
 use crate::wire::ethernet::{self, ETHERNET_LEN, VLAN_ETHERNET_LEN};
-use crate::wire::tcp::{Flags, Segment, plain_ports, rst_reply};
+use crate::wire::tcp::{Flags, FourTuple, Segment, plain_ports, rst_reply};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Receives a burst of frames from the port, for the next [`Engine::drive`] to process.
@@ -193,6 +193,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         self.handle_tcp_events(now, index);
     }
 
+    /// Passes a returned frame to another user of the port that may have the connection or a
+    /// listener. False if there is none.
+    #[cold]
+    fn pass_hairpinned<F: SegmentFrame<D>>(&mut self, frame: F) -> bool {
+        let frame = frame.into_port_frame().ok();
+        frame.is_some_and(|frame| self.cx.device.pass_hairpinned(frame).is_none())
+    }
+
     /// Processes a segment of no connection: a listener accepts it, or it is answered with RST.
     /// `replaced`: the connection that was removed in favor of it.
     fn on_unmatched_segment<F: SegmentFrame<D>>(
@@ -202,22 +210,33 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         frame: F,
         replaced: Option<Replaced>,
     ) {
-        // RFC 1122 section 3.2.1.3: nothing is answered to a source that cannot be one host.
+        let FourTuple { local, remote } = segment.tuple;
         let is_hairpinned = frame.is_hairpinned();
-        let may_answer = self.cx.net.may_answer(&segment.tuple, is_hairpinned);
+        let may_answer = if is_hairpinned {
+            local != remote
+        } else {
+            // RFC 1122 section 3.2.1.3: nothing is answered to a source that cannot be one host.
+            // Another user of the port does not send over the link.
+            self.cx.net.may_answer(&segment.tuple) && !self.cx.device.hairpins_to(remote.ip())
+        };
         let Some(remote_mac) = ethernet::source_mac(frame.head()).filter(|_| may_answer) else {
             self.cx.verbs.counters.frames_dropped += 1;
             return;
         };
-        // The answer goes to this host as well, and maybe from another shard.
-        if is_hairpinned && !self.cx.device.enable_hairpin() {
-            self.cx.verbs.counters.frames_dropped += 1;
-            return;
-        }
         // The connection may be another shard's.
         let Some(frame) = self.forward_segment(segment, frame) else { return };
         // RFC 9293 section 3.10.7.2: LISTEN; otherwise section 3.10.7.1: CLOSED.
-        match self.cx.on_listener_segment(now, segment, remote_mac, replaced) {
+        let is_listening = replaced.is_some() || self.cx.is_listening(local);
+        let action = if is_listening {
+            if is_hairpinned {
+                // The answer goes to this host as well.
+                self.cx.device.enable_hairpin();
+            }
+            self.cx.on_listener_segment(now, segment, remote_mac, replaced)
+        } else {
+            ListenerAction::Reset
+        };
+        match action {
             ListenerAction::Done => {}
             // Third, a SYN: SYN-RECEIVED, and the next pass sends the SYN-ACK.
             ListenerAction::Open(conn) => {
@@ -253,6 +272,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             }
             // Section 3.10.7.1, or an ACK in LISTEN.
             ListenerAction::Reset => {
+                if is_hairpinned {
+                    if self.pass_hairpinned(frame) {
+                        return;
+                    }
+                    self.cx.device.enable_hairpin();
+                }
                 self.cx.verbs.counters.segments_unmatched += 1;
                 // An RST gets no reply, and does not consume the rate limit.
                 if let Some(fields) = rst_reply(segment)

@@ -182,7 +182,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let mesh = self.cx.mesh.as_ref()?;
         let PortSteering::Predicted(table) = mesh.steering() else { return None };
         if self.is_forwarded()
-            || !self.cx.net.hairpins_to(tuple.remote.ip())
+            || !self.cx.hairpins_to(tuple.remote.ip())
             || mesh.owners().owner(tuple).is_some()
         {
             return None;

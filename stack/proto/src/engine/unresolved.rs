@@ -52,7 +52,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         if conn.next_hop.is_resolved() {
             return false;
         }
-        let remote = conn.tcb.tuple().remote.ip();
+        let remote = (conn.tcb.tuple().remote.ip(), conn.tcb.remote_mac());
         match cx.net.resolve_next_hop(now, &mut conn.next_hop, remote) {
             Lookup::Found(mac) => {
                 conn.tcb.set_remote_mac(mac);

@@ -90,8 +90,6 @@ pub(crate) struct Interface {
     ip_fields: IpFields,
     checksum: ChecksumMode,
     send_mtu: u16,
-    /// The port returns frames to its own hardware address.
-    hairpins: bool,
     routing: RoutingTable,
     neighbors: NeighborCache,
     fragments: Reassembler,
@@ -119,20 +117,14 @@ impl Interface {
         limits: ReplyLimits,
     ) -> Self {
         let addresses = config.addresses.iter().map(|address| address.ip);
-        let hairpins = capabilities.hairpin_mtu > 0;
         let mut neighbors =
             NeighborCache::new(config.neighbors, config.seed, limits.solicits.clone());
         config.static_neighbors.iter().for_each(|&neighbor| neighbors.insert_static(neighbor));
-        if hairpins {
-            let own = addresses.clone().map(|ip| StaticNeighbor { ip, mac: capabilities.mac });
-            own.for_each(|neighbor| neighbors.insert_static(neighbor));
-        }
         Self {
             link: EthernetLink { mac: capabilities.mac, vlan: config.vlan },
             ip_fields: config.ip,
             checksum: capabilities.checksum,
             send_mtu: capabilities.send_mtu,
-            hairpins,
             routing: RoutingTable::new(config.addresses, config.routes),
             neighbors,
             fragments: Reassembler::new(config.fragments),
@@ -165,23 +157,12 @@ impl Interface {
         &self.routing
     }
 
-    /// True if a segment of no connection is for this host and its sender may get a reply: this
-    /// host if the port has returned the frame (`is_hairpinned`), otherwise another one.
+    /// True if a segment of no connection, from the link, is for this host, and its sender is
+    /// another one that may get a reply.
     #[must_use]
-    pub(crate) fn may_answer(&self, tuple: &FourTuple, is_hairpinned: bool) -> bool {
+    pub(crate) fn may_answer(&self, tuple: &FourTuple) -> bool {
         let FourTuple { local, remote } = tuple;
-        let is_sender = if is_hairpinned {
-            local != remote && self.hairpins_to(remote.ip())
-        } else {
-            self.routing.is_other_host(remote.ip())
-        };
-        self.routing.is_local(local.ip()) && is_sender
-    }
-
-    /// True for an address of this host to which the port returns frames.
-    #[must_use]
-    pub(crate) fn hairpins_to(&self, remote: IpAddr) -> bool {
-        self.hairpins && self.routing.is_local(remote)
+        self.routing.is_local(local.ip()) && self.routing.is_other_host(remote.ip())
     }
 
     /// Builds the header template for segments between the ends of `tuple`. Over IPv6 all of them,
@@ -208,14 +189,27 @@ impl Interface {
         self.neighbors.epoch()
     }
 
-    /// Looks up the neighbor of a connection to `remote` that waits for address resolution; see
+    /// True for a connection to the port's own hardware address, which has no neighbor and keeps
+    /// that address.
+    fn keeps_next_hop(&self, now: Instant, hop: &mut NextHop, remote_mac: [u8; 6]) -> bool {
+        let is_own = remote_mac == self.link.mac;
+        if is_own {
+            hop.keep(now, self.neighbors.epoch());
+        }
+        is_own
+    }
+
+    /// Looks up the neighbor of a connection that waits for address resolution; see
     /// [`NextHop::resolve`].
     pub(crate) fn resolve_next_hop(
         &mut self,
         now: Instant,
         hop: &mut NextHop,
-        remote: IpAddr,
+        (remote, remote_mac): (IpAddr, [u8; 6]),
     ) -> Lookup {
+        if self.keeps_next_hop(now, hop, remote_mac) {
+            return Lookup::Found(remote_mac);
+        }
         hop.resolve(now, &mut self.neighbors, &self.routing, remote)
     }
 
@@ -226,6 +220,9 @@ impl Interface {
         hop: &mut NextHop,
         traffic: &Traffic,
     ) -> Lookup {
+        if self.keeps_next_hop(now, hop, traffic.remote_mac) {
+            return Lookup::Found(traffic.remote_mac);
+        }
         hop.refresh(now, &mut self.neighbors, &self.routing, traffic)
     }
 

@@ -78,6 +78,14 @@ impl NextHop {
         self.epoch != epoch || self.refresh_at <= now
     }
 
+    /// Keeps the hardware address of the connection, which is not of a neighbor, until the next
+    /// refresh is due.
+    pub(crate) fn keep(&mut self, now: Instant, epoch: u32) {
+        self.epoch = epoch;
+        self.refresh_at = now + REFRESH_INTERVAL_NS;
+        self.resolved = true;
+    }
+
     /// Looks up the neighbor of a connection to `remote` that waits for address resolution. Once
     /// it is found, frames may be sent.
     pub(crate) fn resolve(

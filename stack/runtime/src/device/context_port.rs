@@ -41,6 +41,12 @@ pub trait Port: Device {
         drop(observer);
     }
 
+    /// Has `wake` called when frames wait that other users of the port have sent to the queue
+    /// ([`Device::hairpins_to`]): its thread may sleep. The default is for ports without others.
+    fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        drop(wake);
+    }
+
     /// Receive interrupt of the queue, by which a thread sleeps until frames arrive. `None`, the
     /// default, if it has none: arrivals are then found by polling. It is dropped before the queue.
     fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>> {
@@ -169,6 +175,10 @@ impl Port for DpdkDevice {
 
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {
         Self::observe_removal(self, observer);
+    }
+
+    fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        Self::wake_by(self, wake);
     }
 
     fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>> {

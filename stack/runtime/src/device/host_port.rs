@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use dpdk_sys::{BURST, Eal, HostPortSetup, Mempool, MempoolConfig};
+use dpdk_sys::{BURST, Eal, HostPortSetup, Mempool, MempoolConfig, RxQueue, TxQueue};
 use ferrowarp_proto::device::{Capabilities, ChecksumMode};
 
 use crate::device::device_error::DeviceError;
+use crate::device::exchange::{Membership, Seat};
 use crate::device::facts::PortFacts;
 use crate::device::host_spec::HostPort;
 use crate::device::mbuf_cache::TxPools;
@@ -74,10 +75,11 @@ pub(super) fn open(
         return Err(DeviceError::NoHostPort { device: device() });
     };
     let steering = Arc::new(Steering::of_borrowed(quirks, rx, &host.queues));
-    let mac = quirks.mac.stack_mac(info.mac);
+    let exchange =
+        Membership::join(rx.port_id(), host.queues.clone(), || quirks.mac.stack_mac(info.mac));
     let send_mtu = config.mtu.min(quirks.send_mtu_max);
     let capabilities = Capabilities {
-        mac,
+        mac: exchange.mac(),
         mtu: config.mtu,
         send_mtu,
         checksum,
@@ -93,8 +95,11 @@ pub(super) fn open(
         joins_process: false,
     };
     let tx_queue = config.pools.tx_queue as usize;
-    let device =
-        |queue| DpdkDevice::new(queue, TxPools::of_one(&pool, &needs), tx_queue, facts.clone());
+    let device = |(number, queue): (u16, (RxQueue, TxQueue))| {
+        let seat = Seat::new(Arc::clone(&exchange), queue.0.index());
+        let pools = TxPools::of_one(&pool, &needs);
+        DpdkDevice::new((number, queue), pools, tx_queue, facts.clone()).with_seat(seat)
+    };
     Ok((0..).zip(queues).map(device).collect())
 }
 

@@ -14,7 +14,8 @@ pub struct OpenConfig {
     /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Largest IP packet that the port returns to itself, bytes: of connections of a context to its
-    /// own addresses. All buffers for frames to be sent get as long. `None`: `mtu`.
+    /// own addresses, and to other contexts on the port of a host program. All buffers for frames
+    /// to be sent get as long. `None`: `mtu`.
     pub hairpin_mtu: Option<u16>,
     /// Checksum mode. `None`: no checksums on `ring`; on NICs by the port, as far as it computes
     /// them; in software elsewhere. `Offload` leaves to the port what it offers, of TCP at least,

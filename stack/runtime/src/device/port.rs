@@ -1,10 +1,12 @@
 //! One queue pair of a DPDK port as the stack's device.
 
+use std::net::IpAddr;
 use std::ops::AddAssign;
 
 use dpdk_sys::{BURST, RxQueue, TxMbuf, TxQueue};
 use ferrowarp_proto::device::{Capabilities, Device, SegmentationRequest, TxClass, TxFrame};
 
+use crate::device::exchange::{Returned, Seat};
 use crate::device::facts::{PortFacts, frame_len_max};
 use crate::device::frame::{DpdkRetained, DpdkRx, DpdkTx};
 use crate::device::hairpin::Hairpin;
@@ -28,7 +30,7 @@ pub struct DeviceCounters {
     pub tx_too_long: u64,
     /// Dropped because the link partner has no queue for this one (memif, vhost).
     pub tx_no_wire: u64,
-    /// Sent to this port itself, and returned to the queue; not among `tx_frames` or `rx_frames`.
+    /// Sent to this port itself, and returned to a queue; not among `tx_frames` or `rx_frames`.
     pub hairpin_frames: u64,
     /// Dropped instead, because too many of them waited to be received.
     pub hairpin_dropped: u64,
@@ -102,7 +104,7 @@ pub struct DpdkDevice {
 struct Occasional {
     /// While the first segments are compared with the port's RSS hash.
     rss_check: Option<RssCheck>,
-    /// Once there are connections of the host to itself.
+    /// Once there are connections of the host to itself, or if the port may have other users.
     hairpin: Option<Hairpin>,
 }
 
@@ -132,6 +134,23 @@ impl DpdkDevice {
             counters: DeviceCounters::default(),
             port,
         }
+    }
+
+    /// Gives the queue pair its seat in the exchange with other users of the port.
+    pub(super) fn with_seat(mut self, seat: Seat) -> Self {
+        self.occasional.get_or_insert_default().hairpin = Some(Hairpin::new(Some(seat)));
+        self
+    }
+
+    /// Has `wake` called when other users of the port have sent frames to the queue pair.
+    pub(super) fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        if let Some(seat) = self.seat() {
+            seat.wake_by(wake);
+        }
+    }
+
+    fn seat(&self) -> Option<&Seat> {
+        self.occasional.as_ref()?.hairpin.as_ref()?.seat()
     }
 
     /// Converts the device to a [`RawPort`], which keeps the data pool only.
@@ -401,7 +420,7 @@ impl Device for DpdkDevice {
 
     fn enable_hairpin(&mut self) -> bool {
         let occasional = self.occasional.get_or_insert_default();
-        occasional.hairpin.get_or_insert_with(Hairpin::new);
+        occasional.hairpin.get_or_insert_with(|| Hairpin::new(None));
         self.plain_len_max = 0;
         true
     }
@@ -409,6 +428,26 @@ impl Device for DpdkDevice {
     fn has_hairpinned(&self) -> bool {
         let hairpin = self.occasional.as_ref().and_then(|it| it.hairpin.as_ref());
         hairpin.is_some_and(|hairpin| !hairpin.is_empty())
+    }
+
+    fn set_addresses(&mut self, vlan: Option<u16>, addresses: &[IpAddr]) {
+        if let Some(seat) = self.seat() {
+            seat.set_addresses(vlan, addresses);
+        }
+    }
+
+    fn hairpins_to(&self, remote: IpAddr) -> bool {
+        self.seat().is_some_and(|seat| seat.has_address(remote))
+    }
+
+    fn pass_hairpinned(&mut self, frame: DpdkRx) -> Option<DpdkRx> {
+        let Some(hairpin) = self.hairpin() else { return Some(frame) };
+        match hairpin.pass(frame) {
+            Returned::Own(frame) => return Some(frame),
+            Returned::Sent => {}
+            Returned::Dropped => self.counters.hairpin_dropped += 1,
+        }
+        None
     }
 
     #[inline]

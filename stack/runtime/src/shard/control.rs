@@ -68,6 +68,8 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn deadline(&mut self, now: Instant) -> Option<Instant>;
     /// See [`Port::observe_removal`](crate::device::Port::observe_removal).
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>);
+    /// See [`Port::wake_by`](crate::device::Port::wake_by).
+    fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>);
 
     fn add_cq(&mut self, id: CqId, producer: CqProducer);
     fn remove_cq(&mut self, cq: CqId);

@@ -206,6 +206,10 @@ where
         self.engine.device().observe_removal(observer);
     }
 
+    fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>) {
+        self.engine.device().wake_by(wake);
+    }
+
     fn add_cq(&mut self, id: CqId, producer: CqProducer) {
         self.engine.completions_mut().add(id, producer);
     }

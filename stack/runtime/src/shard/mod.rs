@@ -262,7 +262,8 @@ impl Shard {
         self.fail(engine, EndReason::LocalError);
     }
 
-    /// Has the shard fail when the port's device is to be removed.
+    /// Has the shard fail when the port's device is to be removed, and its helper wake when other
+    /// users of the port have sent frames to it.
     pub(crate) fn watch_device(self: &Arc<Self>) {
         let shard = Arc::downgrade(self);
         let on_removal = Box::new(move || {
@@ -275,7 +276,11 @@ impl Shard {
                 );
             }
         });
-        let _ = self.control(|engine, _| engine.observe_removal(on_removal));
+        let wakeup = Arc::clone(&self.helper_wakeup);
+        let _ = self.control(|engine, _| {
+            engine.observe_removal(on_removal);
+            engine.wake_by(Box::new(move || wakeup.on_post()));
+        });
     }
 
     fn on_removal(&self) {

@@ -10,11 +10,11 @@ use crate::support::host_program::{self, HostPool, HostRingPort};
 use crate::support::*;
 
 /// Data room of an mbuf, DPDK's default (`RTE_MBUF_DEFAULT_BUF_SIZE`).
-const DATA_ROOM: u16 = 2048 + 128;
+pub(crate) const DATA_ROOM: u16 = 2048 + 128;
 /// Mbufs that the stack needs for one queue pair of a `net_ring` port, with the default demands.
-const POOL_LEN: u32 = 4095;
+pub(crate) const POOL_LEN: u32 = 4095;
 
-fn host_config(
+pub(crate) fn host_config(
     host: u8,
     port: &HostRingPort,
     queue: u16,

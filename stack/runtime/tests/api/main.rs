@@ -52,5 +52,6 @@ mod shard_overrun;
 mod shard_panic;
 mod shard_srq;
 mod shards;
+mod shared_port;
 mod streaming;
 mod wakeup;

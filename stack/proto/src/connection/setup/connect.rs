@@ -48,7 +48,8 @@ impl<E: Env> Context<E> {
             None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
         let is_local = routing.is_local(remote.ip());
-        if is_local && !(self.net.hairpins_to(remote.ip()) && self.device.enable_hairpin()) {
+        let is_hairpin = self.hairpins_to(remote.ip()) && self.device.enable_hairpin();
+        if is_local && !is_hairpin {
             return Err(CmError::Unreachable);
         }
         let mut tcb = match param.local_port {

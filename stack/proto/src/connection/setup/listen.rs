@@ -1,5 +1,7 @@
 //! Passive open: segments to a listening port, SYN cookies, and the backlog.
 
+use core::net::SocketAddr;
+
 use crate::connection::Connection;
 use crate::connection::context::{Context, Deferred, Env, Retained, Rx};
 use crate::connection::phase::Phase;
@@ -58,6 +60,12 @@ struct Recycled {
 }
 
 impl<E: Env> Context<E> {
+    /// True if there is a listener for connections to `local`. A frame that the port has returned
+    /// may be to an address that this host does not have.
+    pub(crate) fn is_listening(&self, local: SocketAddr) -> bool {
+        self.net.routing().is_local(local.ip()) && self.listeners.find(local).is_some()
+    }
+
     /// Processes a segment of no connection (RFC 9293 section 3.10.7.2). `replaced`: the connection
     /// that was removed in favor of it.
     pub(crate) fn on_listener_segment(

@@ -118,7 +118,9 @@ impl<E: Env> Context<E> {
     /// Creates the TCB of an active open.
     fn tcb_of(&self, now: Instant, tuple: FourTuple) -> Tcb<Rx<E>, Retained<E>> {
         // RFC 6528 section 3: ISN by clock and keyed hash of the four-tuple.
-        let template = self.net.header_template([0; 6], tuple);
+        // Otherwise the address is to be resolved.
+        let own = Some(self.capabilities.mac).filter(|_| self.hairpins_to(tuple.remote.ip()));
+        let template = self.net.header_template(own.unwrap_or_default(), tuple);
         let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);
         Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts)
     }

@@ -238,7 +238,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let lost = self.connections.older_than_link(self.cx.device.link_down_count());
         for &index in &lost {
             if let Some((conn, cx)) = self.at(index)
-                && !cx.net.routing().is_local(conn.tcb.tuple().remote.ip())
+                && !cx.hairpins_to(conn.tcb.tuple().remote.ip())
             {
                 conn.on_link_lost(cx);
             }

@@ -134,11 +134,12 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         Some(qp.attrs(conn.map(|conn| conn.tcb.tuple())))
     }
 
-    /// True if the peer of a queue pair's connection, or of its last one, is an own address.
+    /// True if the peer of a queue pair's connection, or of its last one, has an own address, or is
+    /// another user of the port.
     #[must_use]
     pub fn has_local_peer(&self, qp: QpId) -> bool {
         let peer = self.qp_attrs(qp).and_then(|attrs| attrs.peer);
-        peer.is_some_and(|peer| self.cx.net.routing().is_local(peer.ip()))
+        peer.is_some_and(|peer| self.cx.hairpins_to(peer.ip()))
     }
 
     /// Forgets a completion queue that is destroyed: events that are not taken yet do not name it,

@@ -95,7 +95,7 @@ impl Fixture {
     }
 
     fn resolve(&mut self, hop: &mut NextHop, remote: &str) -> Lookup {
-        self.net.resolve_next_hop(self.now, hop, ip(remote))
+        self.net.resolve_next_hop(self.now, hop, (ip(remote), [0; 6]))
     }
 }
 

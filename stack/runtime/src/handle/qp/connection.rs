@@ -15,8 +15,9 @@ impl Qp {
     /// the queue pair: N round trips on average instead of one. The peer's TCP sees the others
     /// reset; its application does not see them.
     ///
-    /// An own address of the context is possible, too. A scope ID in the address has to be that of
-    /// the device's interface ([`DeviceSpec::interface_index`]), or 0.
+    /// An own address of the context is possible, too, and one of another context on the same port
+    /// of a host program. A scope ID in the address has to be that of the device's interface
+    /// ([`DeviceSpec::interface_index`]), or 0.
     ///
     /// The attempt lasts 10 s at most, or [`ConnParam::connect_timeout`]. It may fail with
     /// [`ConnectError`]: `Refused` by a reset, `Unreachable` if nobody answers ARP or neighbor
