@@ -422,7 +422,7 @@ fn overrun_cq(full: CqId, other_cq: CqId) {
         assert_eq!((qp, reason), (ended, EndReason::LocalError));
     }
     let ConnEvent::ConnectFailed { qp, error, .. } = event(&mut world, 0) else { panic!() };
-    assert_eq!((qp, error), (connecting, ConnectError::NoResources));
+    assert_eq!((qp, error), (connecting, ConnectError::CqOverrun));
     for qp in [connecting, idle] {
         assert_eq!(world.ends[0].engine.qp_state(qp), QpState::Error);
     }

@@ -98,9 +98,16 @@ pub enum ConnectError {
     /// notified by a Terminate.
     #[error("no ready-to-receive message that both peers support: offer more kinds")]
     NoCommonRtr,
-    /// The local application ended the attempt, or resources were exhausted.
-    #[error("ended by the local application, or no resources for another connection")]
-    NoResources,
+    /// The local application ended the attempt: it disconnected the queue pair, moved it to the
+    /// error state, or closed the context.
+    #[error("ended by the local application before it was connected")]
+    Local,
+    /// A completion queue of the queue pair has overrun meanwhile.
+    #[error(
+        "a completion queue of the queue pair has overrun: create a larger one, and a queue pair \
+         that uses it"
+    )]
+    CqOverrun,
 }
 
 /// Error of a connection management call.

@@ -372,6 +372,11 @@ impl Qp {
         self.rare_mut().connect_error = Some(error);
     }
 
+    /// Replaces the reason why its connection could not be set up.
+    pub(crate) fn set_connect_error(&mut self, error: ConnectError) {
+        self.rare_mut().connect_error = Some(error);
+    }
+
     /// The connection is gone.
     pub(crate) fn on_connection_removed(&mut self, tuple: FourTuple) {
         self.conn = None;

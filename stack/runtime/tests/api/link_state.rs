@@ -266,7 +266,9 @@ fn connect_that_failed_before_does_not_name_the_link() {
         let named = AsyncEvent::Connection { qp: qp.id() };
         drive_until(&left.context, &right.context, || channel.next_event() == Some(named));
         change(&link, &right.context, state_then);
-        qp.wait_established(TIMEOUT).unwrap_err()
+        let error = qp.wait_established(TIMEOUT).unwrap_err();
+        assert_eq!(qp.attrs().unwrap().connect_error, Some(error));
+        error
     };
     assert_eq!(failure(false), ConnectError::TimedOut);
     assert_eq!(failure(true), ConnectError::LinkDown);

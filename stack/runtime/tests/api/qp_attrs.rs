@@ -2,7 +2,7 @@
 
 use ferrowarp::{
     Access, CmError, ConnEvent, ConnParam, ConnectError, CreateError, DriveMode, EndReason, Ended,
-    QpAttrs, QpOptions, QpState, SrqOptions, WcStatus,
+    Qp, QpAttrs, QpOptions, QpState, SrqOptions, WcStatus,
 };
 
 use crate::support::*;
@@ -88,6 +88,19 @@ fn attributes_name_the_failure_of_a_connect() {
     assert_eq!((attrs.connect_error, attrs.end), (Some(ConnectError::Refused), None));
     assert_eq!(attrs.peer, Some(server()));
     assert_eq!(left.context.usage().engine.connections, 0);
+    // Ended by this end, in one way or the other.
+    for end in [Qp::disconnect, Qp::to_error] {
+        let qp = left.qp();
+        qp.connect(server(), ConnParam::new()).unwrap();
+        end(&qp).unwrap();
+        assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::Local));
+        let attrs = qp.attrs().unwrap();
+        assert_eq!((attrs.connect_error, attrs.end), (Some(ConnectError::Local), None));
+    }
+    let qp = left.qp();
+    qp.connect(server(), ConnParam::new()).unwrap();
+    left.context.close();
+    assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::Local));
 }
 
 #[test]

@@ -221,7 +221,7 @@ fn open_is_cancelled_between_two_ports() {
     let engine = open.fx.end.shard_mut(OWN);
     engine.disconnect(open.fx.now, open.qp).unwrap();
     open.fx.process();
-    open.assert_failed(ConnectError::NoResources);
+    open.assert_failed(ConnectError::Local);
     let sent = open.answer(OWN);
     assert_eq!(sent.iter().map(|segment| segment.flags).collect::<Vec<_>>(), [Flags::RST]);
 }

@@ -205,13 +205,7 @@ impl<E: Env> Connection<E> {
     pub(crate) fn disconnect(&mut self, cx: &mut Context<E>, now: Instant) {
         let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) else { return };
         match qp.state() {
-            QpState::Connecting => {
-                self.fail_connect(cx, ConnectError::NoResources, None);
-                if let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) {
-                    qp.enter_error(&mut cx.verbs, EndReason::Local);
-                }
-                self.abort(cx);
-            }
+            QpState::Connecting => self.cancel_setup(cx, ConnectError::Local, EndReason::Local),
             QpState::Rts | QpState::Closing => {
                 qp.stream.stop();
                 // req: DDP-142
@@ -220,6 +214,16 @@ impl<E: Env> Connection<E> {
             }
             QpState::Idle | QpState::Error => {}
         }
+    }
+
+    /// Resets the connection, which is being set up: `error` is the reason if this end connects,
+    /// and `reason` if it has accepted.
+    fn cancel_setup(&mut self, cx: &mut Context<E>, error: ConnectError, reason: EndReason) {
+        self.fail_connect(cx, error, None);
+        if let Some(qp) = self.qp.and_then(|qp| cx.qps.get_mut(qp)) {
+            qp.enter_error(&mut cx.verbs, reason);
+        }
+        self.abort(cx);
     }
 
     /// Ends the connection abortively on behalf of the application: a Terminate reports the cause.
@@ -238,7 +242,7 @@ impl<E: Env> Connection<E> {
     pub(crate) fn end_with_cq(&mut self, cx: &mut Context<E>, now: Instant) {
         let qp = self.qp.and_then(|qp| cx.qps.get(qp));
         if qp.is_some_and(|qp| qp.state() == QpState::Connecting) {
-            self.disconnect(cx, now);
+            self.cancel_setup(cx, ConnectError::CqOverrun, EndReason::LocalError);
         } else {
             self.fail_locally(cx, now);
         }

@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::engine::Engine;
 use crate::rdmap::requester::Requester;
 use crate::time::Instant;
-use crate::verbs::cm::{CmError, ConnEvent, EndReason};
+use crate::verbs::cm::{CmError, ConnEvent, ConnectError, EndReason};
 use crate::verbs::qp::{QpInit, QpState};
 use crate::verbs::qp_attrs::QpAttrs;
 use crate::verbs::srq::SrqBuffers;
@@ -132,6 +132,14 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let qp = self.cx.qps.by_id(qp)?;
         let conn = qp.conn.and_then(|conn| self.connections.get(conn));
         Some(qp.attrs(conn.map(|conn| conn.tcb.tuple())))
+    }
+
+    /// Replaces the reason why the connection of a queue pair could not be set up, by one that only
+    /// the caller knows.
+    pub fn set_connect_error(&mut self, qp: QpId, error: ConnectError) {
+        if let Some(qp) = self.cx.qps.by_id_mut(qp) {
+            qp.set_connect_error(error);
+        }
     }
 
     /// True if the peer of a queue pair's connection, or of its last one, has an own address, or is

@@ -78,6 +78,8 @@ impl<D: Device> ShardEnd for ShardEngine<D> {
     }
 
     fn close_queues(&mut self) {
+        // Closing itself ends connections, and may leave nothing to poll for.
+        while self.route_events(self.now) {}
         let Self { engine, shard_qps, .. } = self;
         engine.completions_mut().accept_flushed();
         shard_qps.iter().for_each(|shard_qp| shard_qp.shared.close(Ended::Closed));

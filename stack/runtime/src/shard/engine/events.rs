@@ -25,7 +25,11 @@ impl<D: Device> ShardEngine<D> {
                 self.inform(qp, event);
             }
             ConnEvent::ConnectFailed { qp, error, private_data, reads } => {
-                let error = self.name_link(qp, error);
+                let named = self.name_link(qp, error);
+                if named != error {
+                    self.engine.set_connect_error(qp, named);
+                }
+                let error = named;
                 self.inform(qp, ConnEvent::ConnectFailed { qp, error, private_data, reads });
             }
             ConnEvent::SrqLimit { srq, left, most } => {
