@@ -15,8 +15,8 @@ use crate::net::routing::unspecified;
 /// | `[::]:4791` | all of IPv6, as with `IPV6_V6ONLY` |
 /// | any other [`SocketAddr`], or pair of address and port | this one |
 ///
-/// An IPv4-mapped address counts as the IPv4 address, and a scope ID is ignored. Listeners with the
-/// same port and other addresses go together: the most specific one gets the request.
+/// An IPv4-mapped address counts as the IPv4 address. Listeners with the same port and other
+/// addresses go together: the most specific one gets the request.
 ///
 /// ```
 /// # use core::net::Ipv4Addr;
@@ -35,6 +35,7 @@ pub struct ListenAddr {
     port: u16,
     /// Unspecified: all addresses of its family.
     ip: Option<IpAddr>,
+    scope_id: u32,
 }
 
 impl ListenAddr {
@@ -48,6 +49,19 @@ impl ListenAddr {
     #[must_use]
     pub const fn ip(self) -> Option<IpAddr> {
         self.ip
+    }
+
+    /// Scope ID of the IPv6 address that it was made from (`sin6_scope_id`); 0: none. A device is
+    /// one link, so that a listener in use has none.
+    #[must_use]
+    pub const fn scope_id(self) -> u32 {
+        self.scope_id
+    }
+
+    /// The same addresses without a scope ID, as in received segments.
+    #[must_use]
+    pub const fn without_scope_id(self) -> Self {
+        Self { scope_id: 0, ..self }
     }
 
     /// The same addresses with another port.
@@ -74,37 +88,44 @@ impl ListenAddr {
     /// Returns all listeners, the most specific first, that a segment to `local` may be meant for.
     pub(crate) fn covering(local: SocketAddr) -> [Self; 3] {
         let ip = local.ip();
-        [Some(ip), Some(unspecified(ip)), None].map(|ip| Self { port: local.port(), ip })
+        [Some(ip), Some(unspecified(ip)), None].map(|ip| Self {
+            port: local.port(),
+            ip,
+            scope_id: 0,
+        })
     }
 }
 
 impl From<u16> for ListenAddr {
     fn from(port: u16) -> Self {
-        Self { port, ip: None }
+        Self { port, ip: None, scope_id: 0 }
     }
 }
 
 impl<I: Into<IpAddr>> From<(I, u16)> for ListenAddr {
     fn from((ip, port): (I, u16)) -> Self {
-        Self { port, ip: Some(ip.into().to_canonical()) }
+        Self { port, ip: Some(ip.into().to_canonical()), scope_id: 0 }
     }
 }
 
 impl From<SocketAddr> for ListenAddr {
     fn from(addr: SocketAddr) -> Self {
-        (addr.ip(), addr.port()).into()
+        match addr {
+            SocketAddr::V4(addr) => addr.into(),
+            SocketAddr::V6(addr) => addr.into(),
+        }
     }
 }
 
 impl From<SocketAddrV4> for ListenAddr {
     fn from(addr: SocketAddrV4) -> Self {
-        SocketAddr::from(addr).into()
+        (*addr.ip(), addr.port()).into()
     }
 }
 
 impl From<SocketAddrV6> for ListenAddr {
     fn from(addr: SocketAddrV6) -> Self {
-        SocketAddr::from(addr).into()
+        Self { scope_id: addr.scope_id(), ..(*addr.ip(), addr.port()).into() }
     }
 }
 
@@ -123,7 +144,8 @@ impl fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.ip {
             None => write!(f, "*:{}", self.port),
-            Some(ip) => SocketAddr::new(ip, self.port).fmt(f),
+            Some(IpAddr::V4(ip)) => SocketAddrV4::new(ip, self.port).fmt(f),
+            Some(IpAddr::V6(ip)) => SocketAddrV6::new(ip, self.port, 0, self.scope_id).fmt(f),
         }
     }
 }
@@ -158,9 +180,13 @@ mod tests {
         let (v4, v6) = (Ipv4Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
         let all = [(v4, 7).into(), SocketAddrV4::new(v4, 7).into(), listen("127.0.0.1:7")];
         assert!(all.iter().all(|addr| *addr == all[0]));
-        assert_eq!(ListenAddr::from(SocketAddrV6::new(v6, 7, 0, 9)), (v6, 7).into());
-        let shown = ["*:7", "0.0.0.0:7", "[::]:7"];
-        assert_eq!(["7", shown[1], shown[2]].map(|text| listen(text).to_string()), shown);
+        let scoped = ListenAddr::from(SocketAddrV6::new(v6, 7, 5, 9));
+        assert_eq!((scoped.scope_id(), scoped.with_port(8).scope_id()), (9, 9));
+        assert_ne!(scoped, (v6, 7).into());
+        assert_eq!(scoped.without_scope_id(), (v6, 7).into());
+        let shown = ["*:7", "0.0.0.0:7", "[::]:7", "[fe80::1%3]:7"];
+        let texts = ["7", shown[1], shown[2], shown[3]];
+        assert_eq!(texts.map(|text| listen(text).to_string()), shown);
     }
 
     #[test]

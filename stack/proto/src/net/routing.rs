@@ -111,6 +111,12 @@ impl RoutingTable {
         Self { addresses: addresses.to_vec(), rows }
     }
 
+    /// True if it has a local address of the same family.
+    #[must_use]
+    pub fn has_family_of(&self, ip: IpAddr) -> bool {
+        self.addresses().any(|ours| ours.is_ipv4() == ip.is_ipv4())
+    }
+
     /// Local addresses.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.addresses.iter().map(|address| address.ip)

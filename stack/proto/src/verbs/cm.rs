@@ -193,6 +193,12 @@ pub enum CmError {
     /// The address to listen on, or to connect from, is not a local address.
     #[error("the local address is not one of this device: give one of its configuration, or none")]
     NotLocal,
+    /// To listen on all addresses of a family of which the device has none.
+    #[error(
+        "the device has no address of that family: give its configuration one, or listen on the \
+         port alone"
+    )]
+    NoAddressOfFamily,
     /// The queue pair is of another context than the connection request.
     #[error("the queue pair is of another context than the connection request: create one there")]
     OtherContext,

@@ -7,7 +7,6 @@ pub(crate) mod open_listeners;
 mod shards;
 mod unbound_qps;
 
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -350,11 +349,7 @@ impl ContextInner {
     }
 
     /// Fails if an address has the scope ID of another link than the device.
-    pub(crate) fn check_zone(&self, remote: SocketAddr) -> Result<(), CmError> {
-        let scope_id = match remote {
-            SocketAddr::V6(remote) => remote.scope_id(),
-            SocketAddr::V4(_) => 0,
-        };
+    pub(crate) fn check_zone(&self, scope_id: u32) -> Result<(), CmError> {
         if scope_id == 0 || self.config.device.interface_index() == Some(scope_id) {
             return Ok(());
         }

@@ -42,13 +42,16 @@ impl Context {
     /// ```
     ///
     /// Port 0 stands for one of [`Config::source_ports`] on which no other listener shares an
-    /// address: [`Listener::port`] returns it.
+    /// address: [`Listener::port`] returns it. A scope ID in the address has to be that of the
+    /// device's interface ([`DeviceSpec::interface_index`]), or 0.
     ///
     /// [`Config::source_ports`]: crate::Config::source_ports
+    /// [`DeviceSpec::interface_index`]: crate::device::DeviceSpec::interface_index
     ///
     /// # Errors
     /// `PortInUse` if there is a listener on the same port and the same addresses; `NotLocal` if
-    /// the address is none of the context's; `NoResources` if no port is free, and beyond 65,536
+    /// the address is none of the context's, and `NoAddressOfFamily` if it has none of the family;
+    /// `OtherZone` if the scope ID is another; `NoResources` if no port is free, and beyond 65,536
     /// listeners; `Ended`.
     #[doc(alias = "rdma_listen")]
     #[doc(alias = "rdma_bind_addr")]
@@ -82,6 +85,8 @@ impl Listener {
         unframed: bool,
     ) -> Result<Self, CmError> {
         context.check_open()?;
+        context.check_zone(addr.scope_id())?;
+        let addr = addr.without_scope_id();
         // All shards listen on the same addresses, so that all of them agree.
         let mut listeners = context.lock_listeners();
         let addr = match addr.port() {

@@ -124,6 +124,8 @@ pub(crate) trait ShardControl: ShardEnd + Send {
         remote: SocketAddr,
         param: &ConnParam,
     ) -> Result<(), CmError>;
+    /// See [`Engine::shard_of_replies`](ferrowarp_proto::engine::Engine::shard_of_replies).
+    fn shard_of_replies(&self, remote: SocketAddr, param: &ConnParam) -> Option<usize>;
     fn accept(
         &mut self,
         now: Instant,

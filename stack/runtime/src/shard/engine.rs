@@ -336,6 +336,10 @@ where
         result
     }
 
+    fn shard_of_replies(&self, remote: SocketAddr, param: &ConnParam) -> Option<usize> {
+        self.engine.shard_of_replies(remote, param)
+    }
+
     fn accept(
         &mut self,
         now: Instant,

@@ -26,6 +26,13 @@ fn link_local_peers_are_reached_without_a_scope_id() {
     let other = a.connect(remote(1), ConnParam::new());
     assert_eq!(other, Err(CmError::OtherZone(1)));
     assert!(CmError::OtherZone(1).to_string().starts_with("scope ID 1 is not that of"));
+    for scope_id in [1, u32::MAX] {
+        let SocketAddr::V6(own) = remote(scope_id) else { panic!() };
+        for addr in [own, SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, scope_id)] {
+            let refused = right.context.listen(addr, 1).err();
+            assert_eq!(refused, Some(CmError::OtherZone(scope_id)), "{addr}");
+        }
+    }
     a.connect(remote(0), param(b"")).unwrap();
     listener.accept_timeout(TIMEOUT).expect("a request").accept(&b, param(b"")).unwrap();
     a.wait_established(TIMEOUT).unwrap();

@@ -124,6 +124,12 @@ fn address_of_another_host_is_refused() {
         assert_eq!(error, Some(CmError::NotLocal), "{foreign}");
         assert_eq!(right.context.listen((foreign, 0), 1).err(), Some(CmError::NotLocal));
     }
+    let (ipv4_only, _) = endpoints(DriveMode::Inline);
+    for port in [PORT, 0] {
+        let refused = ipv4_only.context.listen((ip("::"), port), 1).err();
+        assert_eq!(refused, Some(CmError::NoAddressOfFamily));
+    }
+    assert!(ipv4_only.context.listen((ip("0.0.0.0"), PORT), 1).is_ok());
 }
 
 /// As with `rdma_cm`: the application has them, not the listener.

@@ -65,8 +65,10 @@ fn request_names_the_most_specific_listener() {
 
 #[test]
 fn syn_to_an_address_without_listener_is_reset() {
-    let mut fx = with_two_addresses(|_| {});
-    for (port, addr) in [(5000, one(OTHER)), (5001, one("::".parse::<IpAddr>().unwrap()))] {
+    let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+    let v6 = InterfaceAddress { ip: ip("2001:2::1"), prefix_len: 64 };
+    let mut fx = with_two_addresses(|config| config.addresses.push(v6));
+    for (port, addr) in [(5000, one(OTHER)), (5001, one(ip("::")))] {
         fx.engine.listen(addr, 8).unwrap();
         let peer = peer_of(address(1), port);
         peer.send_segment(&fx, &peer.tcp.fields(Flags::SYN, peer.syn_options()), &[]);
@@ -84,6 +86,8 @@ fn listener_on_a_foreign_address_is_refused() {
         assert_eq!(fx.engine.listen(addr, 8), Err(CmError::NotLocal), "{foreign}");
         assert_eq!(fx.engine.listen_unframed(addr, 8), Err(CmError::NotLocal), "{foreign}");
     }
+    let all_v6 = one("::".parse::<IpAddr>().unwrap());
+    assert_eq!(fx.engine.listen(all_v6, 8), Err(CmError::NoAddressOfFamily));
     for addr in [ListenAddr::from(PORT), ipv4(), one(OTHER)] {
         fx.engine.listen(addr, 8).unwrap();
         assert_eq!(fx.engine.listen_unframed(addr, 8), Err(CmError::PortInUse(PORT)), "{addr}");

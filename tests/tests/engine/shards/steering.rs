@@ -1,5 +1,7 @@
 //! Segments, fragments and ICMP errors that arrive at another shard than their connection's.
 
+use std::collections::BTreeSet;
+
 use ferrowarp_proto::ddp::memory::Access;
 use ferrowarp_proto::engine::EngineConfig;
 use ferrowarp_proto::time::{MILLISECOND, SECOND};
@@ -78,6 +80,36 @@ fn connect_without_a_port_for_its_queue_uses_another() {
         forwarded += fx.end.count(|of| of.frames_forwarded);
     }
     assert_eq!(forwarded, COUNT as u64 - 1, "for one shard it is the right port");
+}
+
+/// Of a port that the application chooses.
+#[test]
+fn chosen_source_port_names_the_shard_of_its_replies() {
+    let mut fx = ShardsFixture::with(COUNT, |_, options| {
+        (options.steering, options.is_rss_known) = (Steering::Predicted, true);
+    });
+    let remote = (address(0), 9).into();
+    let mut shards = BTreeSet::new();
+    for local_port in 7000..7016 {
+        let param = ConnParam::new().local_port(local_port);
+        let named: Vec<_> =
+            fx.end.shards().map(|shard| shard.shard_of_replies(remote, &param)).collect();
+        let shard = named[0].expect("it is known");
+        assert_eq!(named, [Some(shard); COUNT]);
+        let peer = Peer::at(address(0), 9, local_port);
+        assert_eq!(fx.end.steer(fx.now, &peer.frame(Flags::SYN | Flags::ACK, &[])), shard);
+        shards.insert(shard);
+    }
+    assert_eq!(shards.len(), COUNT);
+    let shard = fx.end.shard(0);
+    let own = (address(1), 9).into();
+    for (remote, local_port) in [(remote, 0), (own, 7000), ((address(0), 0).into(), 7000)] {
+        let param = ConnParam::new().local_port(local_port);
+        assert_eq!(shard.shard_of_replies(remote, &param), None, "{remote} from {local_port}");
+    }
+    let unknown = ShardsFixture::new(|_| {});
+    let param = ConnParam::new().local_port(7000);
+    assert_eq!(unknown.end.shard(0).shard_of_replies(remote, &param), None);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Initiator's side of connection setup: active open and the MPA Reply Frame.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use crate::connection::context::{Context, Env};
@@ -10,6 +10,8 @@ use crate::connection::{Connection, StartupTx};
 use crate::device::Device;
 use crate::mpa::startup::{self, NegotiationError, StartupEvent};
 use crate::rdmap::fault::Fault;
+use crate::steering::mesh::PortSteering;
+use crate::steering::owners::ShardId;
 use crate::time::Instant;
 use crate::verbs::cm::{CmError, ConnParam, ConnectError, Start};
 use crate::verbs::qp::QpEvent;
@@ -33,21 +35,8 @@ impl<E: Env> Context<E> {
         param.check()?;
         let revision = if param.start == Start::Frames { param.revision } else { 0 };
         check_private_data(&param.private_data, param.start == Start::Frames, revision >= 2)?;
-        // As in received segments: without scope ID, and IPv4-mapped addresses as IPv4.
-        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
-        if remote.port() == 0 {
-            return Err(CmError::RemotePort);
-        }
-        let routing = self.net.routing();
-        let hop = routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
-        let named = param.local_address.map(|ip| ip.to_canonical());
-        let source = match named.filter(|ip| !ip.is_unspecified()) {
-            Some(ip) if !routing.is_local(ip) => return Err(CmError::NotLocal),
-            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(CmError::Unreachable),
-            Some(ip) => ip,
-            None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
-        };
-        let is_local = routing.is_local(remote.ip());
+        let (source, remote) = self.ends_of(remote, param)?;
+        let is_local = self.net.routing().is_local(remote.ip());
         let is_hairpin = self.hairpins_to(remote.ip()) && self.device.enable_hairpin();
         if is_local && !is_hairpin {
             return Err(CmError::Unreachable);
@@ -76,6 +65,45 @@ impl<E: Env> Context<E> {
         }
         conn.half_close = param.half_close;
         Ok(conn)
+    }
+
+    /// Returns the source address of an active open, and the remote end as it is in received
+    /// segments: without scope ID, and an IPv4-mapped address as IPv4.
+    fn ends_of(
+        &self,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<(IpAddr, SocketAddr), CmError> {
+        let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+        if remote.port() == 0 {
+            return Err(CmError::RemotePort);
+        }
+        let routing = self.net.routing();
+        let hop = routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
+        let named = param.local_address.map(|ip| ip.to_canonical());
+        let source = match named.filter(|ip| !ip.is_unspecified()) {
+            Some(ip) if !routing.is_local(ip) => return Err(CmError::NotLocal),
+            Some(ip) if ip.is_ipv4() != remote.is_ipv4() => return Err(CmError::Unreachable),
+            Some(ip) => ip,
+            None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
+        };
+        Ok((source, remote))
+    }
+
+    /// Returns the shard at which the replies to an active open from a port of the application's
+    /// choice arrive, if the shards know. At any other they would be forwarded, frame by frame.
+    pub(crate) fn shard_of_replies(
+        &self,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Option<ShardId> {
+        let (source, remote) = self.ends_of(remote, param).ok()?;
+        let PortSteering::Predicted(table) = self.mesh.as_ref()?.steering() else { return None };
+        let local = SocketAddr::new(source, param.local_port);
+        // Within this host nothing passes the port.
+        let is_beyond = !self.net.routing().is_local(remote.ip());
+        let is_chosen = is_beyond && param.local_port != 0;
+        is_chosen.then(|| ShardId(table.queue_of(&FourTuple { local, remote })))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Calls of the application: listeners and connections.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use crate::connection::Connection;
 use crate::connection::phase::Phase;
@@ -8,17 +8,20 @@ use crate::connection::schedule::ConnId;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::{At, Engine};
+use crate::steering::owners::ShardId;
 use crate::time::{Instant, NEVER};
 use crate::verbs::cm::{Abort, CmError, ConnParam, ListenAddr, ReadDepths, RequestId};
 use crate::verbs::wc::{Completions, QpId};
 
 impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     /// Listens on a port of one, several or all addresses; at most `backlog` requests wait for a
-    /// decision at a time. Of several listeners on a port the most specific gets a request.
+    /// decision at a time. Of several listeners on a port the most specific gets a request. A scope
+    /// ID is ignored.
     ///
     /// # Errors
     /// [`CmError::PortInUse`] if there is a listener on the same port and addresses;
-    /// [`CmError::NotLocal`]; [`CmError::NoResources`] beyond 65,536 listeners.
+    /// [`CmError::NotLocal`]; [`CmError::NoAddressOfFamily`]; [`CmError::NoResources`] beyond
+    /// 65,536 listeners.
     pub fn listen(&mut self, addr: impl Into<ListenAddr>, backlog: usize) -> Result<(), CmError> {
         self.add_listener(addr.into(), backlog, false)
     }
@@ -46,18 +49,24 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         backlog: usize,
         unframed: bool,
     ) -> Result<(), CmError> {
-        let is_local = |ip: IpAddr| ip.is_unspecified() || self.cx.net.routing().is_local(ip);
-        if !addr.ip().is_none_or(is_local) {
-            return Err(CmError::NotLocal);
+        let routing = self.cx.net.routing();
+        match addr.ip() {
+            Some(ip) if ip.is_unspecified() && !routing.has_family_of(ip) => {
+                return Err(CmError::NoAddressOfFamily);
+            }
+            Some(ip) if !ip.is_unspecified() && !routing.is_local(ip) => {
+                return Err(CmError::NotLocal);
+            }
+            _ => {}
         }
-        self.cx.listeners.add(addr, backlog, unframed)
+        self.cx.listeners.add(addr.without_scope_id(), backlog, unframed)
     }
 
     /// Ends the listener on these addresses. Requests that [`Engine::next_event`] has returned can
     /// still be accepted or rejected. Other connections in setup are reset; none else is visited.
     /// No effect without such a listener.
     pub fn unlisten(&mut self, addr: impl Into<ListenAddr>) {
-        let addr = addr.into();
+        let addr = addr.into().without_scope_id();
         // No other request is offered when one of these leaves the backlog.
         let Some(listener) = self.cx.listeners.close(addr) else { return };
         for index in self.cx.listeners.in_setup(listener) {
@@ -108,6 +117,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let (conn, cx) = self.insert_connection(conn).ok_or(CmError::TooManyConnections)?;
         conn.start_open(cx, qp);
         Ok(())
+    }
+
+    /// Returns the shard at which the replies to [`Engine::connect`] with these arguments arrive,
+    /// if that follows from a chosen local port: the best one to connect from.
+    #[must_use]
+    pub fn shard_of_replies(&self, remote: SocketAddr, param: &ConnParam) -> Option<usize> {
+        self.cx.shard_of_replies(remote, param).map(ShardId::index)
     }
 
     /// Accepts a connection request on a queue pair; [`ConnEvent::Established`] follows.

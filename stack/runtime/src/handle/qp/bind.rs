@@ -1,10 +1,11 @@
 //! Binding of queue pairs to shards, and those whose completion queues have overrun.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
 use ferrowarp_proto::ended::Ended;
 use ferrowarp_proto::time::Instant;
-use ferrowarp_proto::verbs::cm::CmError;
+use ferrowarp_proto::verbs::cm::{CmError, ConnParam};
 
 use super::Qp;
 use crate::handle::cq::Cq;
@@ -65,6 +66,26 @@ impl Qp {
             Ok(()) | Err(CmError::WrongShard) => Ok(()),
             error => error,
         }
+    }
+
+    /// As [`Qp::bind_to_any`], before it connects: to the shard at which the replies arrive, if a
+    /// chosen local port tells that.
+    pub(super) fn bind_to_connect(
+        &self,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<(), CmError> {
+        let shards = &self.context().shards;
+        if param.local_port != 0 && shards.len() > 1 && self.shared.binding().get().is_none() {
+            let known = shards.iter().find_map(|shard| {
+                shard.control(|engine, _| engine.shard_of_replies(remote, param)).ok()
+            });
+            // If that one has ended any other will do.
+            if known.flatten().is_some_and(|shard| self.bind(shard).is_ok()) {
+                return Ok(());
+            }
+        }
+        self.bind_to_any()
     }
 
     /// Gives the queue pair to a shard, unless it belongs to that one already. If one of its

@@ -15,6 +15,10 @@ impl Qp {
     /// the queue pair: N round trips on average instead of one. The peer's TCP sees the others
     /// reset; its application does not see them.
     ///
+    /// From a port of your choice ([`ConnParam::local_port`]) it opens once. If the port chooses
+    /// queues by RSS, a queue pair that belongs to no shard yet takes the one at which the replies
+    /// arrive. To any other shard they are forwarded, frame by frame.
+    ///
     /// An own address of the context is possible, too, and one of another context on the same port
     /// of a host program. A scope ID in the address has to be that of the device's interface
     /// ([`DeviceSpec::interface_index`]), or 0.
@@ -39,8 +43,10 @@ impl Qp {
         if self.overrun_cq().is_some() {
             return Err(CmError::CqOverrun);
         }
-        self.context().check_zone(remote)?;
-        self.bind_to_any()?;
+        if let SocketAddr::V6(remote) = remote {
+            self.context().check_zone(remote.scope_id())?;
+        }
+        self.bind_to_connect(remote, &param)?;
         let connected = self.control(|engine, now, qp| engine.connect(now, qp, remote, &param));
         connected.map_err(|error| self.name_overrun(error))
     }
