@@ -35,6 +35,7 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "stack/runtime/src/threads/timer_slack.rs",
     // Memory that vanishes, and handlers of signals.
     "stack/runtime/tests/api/page_faults.rs",
+    "stack/runtime/tests/api/page_faults/handlers.rs",
     // A handler of a signal.
     "stack/runtime/tests/api/posting_in_signals.rs",
     // Memory of the program.

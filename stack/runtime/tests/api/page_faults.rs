@@ -1,14 +1,14 @@
 //! Registered memory that its owner unmaps, protects or truncates.
 
+mod handlers;
+
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use ferrowarp::cm::Terminate;
 use ferrowarp::{
-    Access, AtomicOp, ConnEvent, DriveMode, EndReason, Mr, Pd, Qp, QpOptions, WcStatus,
+    Access, AtomicOp, ConnEvent, DriveMode, EndReason, Mr, Pd, Qp, QpOptions, RemoteAddr, WcStatus,
 };
 use libc::{c_int, c_void};
 
@@ -28,6 +28,8 @@ enum Vanish {
     Truncate,
 }
 
+/// Bytes in front of those that vanish: none, so that the first access faults, or several segments.
+const KEPT: [usize; 3] = [0, LEN / 2, LEN - PAGE];
 const FOR_READING: [Vanish; 3] = [Vanish::Unmap, Vanish::Protect, Vanish::Truncate];
 const FOR_WRITING: [Vanish; 4] =
     [Vanish::Unmap, Vanish::Protect, Vanish::ReadOnly, Vanish::Truncate];
@@ -144,7 +146,7 @@ fn run(name: &str, hows: &[Vanish], case: Case) {
     let (kept_a, _kept_b) = connect(&left, &right);
     let (source, sink) = (left.mr(64, Access::ALL), right.mr(64, Access::ALL));
     for &how in hows {
-        for keep in [0, LEN / 2, LEN - PAGE] {
+        for keep in KEPT {
             let what = format!("{name}, {how:?} behind {keep}");
             let (a, b) = connect(&left, &right);
             let mapping = Mapping::new();
@@ -251,17 +253,57 @@ fn sink_of_a_write_send_or_read_vanishes() {
 fn buffer_of_a_shared_receive_queue_vanishes() {
     isolate!();
     let (left, right) = catching_endpoints();
-    let srq = right.pd.create_srq(8).unwrap();
-    let mapping = Mapping::new();
-    let source = left.mr(64, Access::LOCAL_READ);
-    let sink = mapping.register(&right.pd, Access::LOCAL_WRITE);
-    srq.post_recv(3, [sink.sge(0, 64)]).unwrap();
-    let b = right.pd.create_qp(&QpOptions::new(&right.cq).srq(&srq)).unwrap();
-    let ((a, b), _) = connect_qps(&right, left.qp(), b);
-    mapping.vanish(Vanish::Unmap, 0);
-    one(a.post().send(source.sge(0, 64)).wr_id(1).signaled()).unwrap();
-    expect_terminate(&b, &a, &left, &right, "SRQ");
-    assert_eq!(outcomes(&poll_once(&right.cq)), all([3], WcStatus::LocalProtection));
+    let source = left.mr(LEN, Access::LOCAL_READ);
+    for (how, keep) in FOR_WRITING.into_iter().flat_map(|how| KEPT.map(|keep| (how, keep))) {
+        let srq = right.pd.create_srq(8).unwrap();
+        let mapping = Mapping::new();
+        let sink = mapping.register(&right.pd, Access::LOCAL_WRITE);
+        srq.post_recv(3, [sink.sge(0, LEN_32)]).unwrap();
+        let b = right.pd.create_qp(&QpOptions::new(&right.cq).srq(&srq)).unwrap();
+        let ((a, b), _) = connect_qps(&right, left.qp(), b);
+        mapping.vanish(how, keep);
+        one(a.post().send(source.sge(0, LEN_32)).wr_id(1).signaled()).unwrap();
+        expect_terminate(&b, &a, &left, &right, &format!("SRQ, {how:?} behind {keep}"));
+        assert_eq!(outcomes(&poll_once(&right.cq)), all([3], WcStatus::LocalProtection));
+        drop(a);
+        poll_once(&left.cq);
+    }
+}
+
+/// What vanishes is the last element of a list, or lies behind a window.
+#[test]
+fn element_of_a_list_or_region_of_a_window_vanishes() {
+    isolate!();
+    run("source list", &FOR_READING, |left, right, a, _, mapping| {
+        let (good, source) = (left.mr(5000, Access::LOCAL_READ), mapping);
+        let source = source.register(&left.pd, Access::LOCAL_READ);
+        let sink = right.mr(LEN + 5000, Access::REMOTE_WRITE);
+        let list = [good.sge(0, 5000), source.sge(0, LEN_32)];
+        one(a.post().write(&list, sink.remote()).wr_id(1).signaled()).unwrap();
+        std::mem::forget((good, source, sink));
+        LEFT_REQUEST
+    });
+    run("sink list", &FOR_WRITING, |left, right, a, b, mapping| {
+        let source = left.mr(LEN + 5000, Access::LOCAL_READ);
+        let good = right.mr(5000, Access::LOCAL_WRITE);
+        let sink = mapping.register(&right.pd, Access::LOCAL_WRITE);
+        b.post_recv(2, [good.sge(0, 5000), sink.sge(0, LEN_32)]).unwrap();
+        one(a.post().send(source.sge(0, LEN_32 + 5000)).wr_id(1).signaled()).unwrap();
+        std::mem::forget((source, good, sink));
+        RIGHT_REQUEST
+    });
+    run("window", &FOR_WRITING, |left, right, a, b, mapping| {
+        let source = left.mr(LEN, Access::LOCAL_READ);
+        let sink = mapping.register(&right.pd, Access::ALL);
+        let mut window = right.pd.allocate_window().unwrap();
+        let bind = window.bind(&sink, 0, LEN, Access::REMOTE_WRITE, true);
+        b.post().bind(bind).wr_id(2).signaled().ring().unwrap();
+        assert_eq!(outcomes(&right.completions(left, 1)), all([2], WcStatus::Success));
+        let remote = RemoteAddr { addr: 0, rkey: window.rkey() };
+        one(a.post().write(source.sge(0, LEN_32), remote).wr_id(1).signaled()).unwrap();
+        std::mem::forget((source, sink, window));
+        RIGHT_MEMORY
+    });
 }
 
 #[test]
@@ -352,142 +394,18 @@ fn access_of_the_owner_panics() {
     }
 }
 
-/// Faults that the program's handlers have handled.
-static HANDLED: AtomicU32 = AtomicU32::new(0);
-/// Page that a handler maps, as a program with its own paging does.
-static PAGED: AtomicUsize = AtomicUsize::new(0);
-/// What the program's second handler has replaced.
-static REPLACED: AtomicUsize = AtomicUsize::new(0);
-
-/// Maps the page, so that the access is repeated.
-extern "C" fn map_page(_: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    let page = PAGED.load(Ordering::Relaxed);
-    // SAFETY: the kernel has passed it.
-    let info = unsafe { &*info };
-    // SAFETY: the signal has an address.
-    let at = unsafe { info.si_addr() } as usize;
-    if page == 0 || at & !(PAGE - 1) != page {
-        // Not expected: end, and do not come here again and again.
-        // SAFETY: always possible.
-        unsafe { libc::_exit(99) };
-    }
-    protect(page as *mut c_void, PAGE, libc::PROT_READ | libc::PROT_WRITE);
-    HANDLED.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Calls the handler that it has replaced, as a well-behaved one does.
-extern "C" fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    HANDLED.fetch_add(100, Ordering::Relaxed);
-    let below = REPLACED.load(Ordering::Relaxed);
-    // SAFETY: what `sigaction` has returned: a handler of this type.
-    let below = unsafe {
-        std::mem::transmute::<usize, extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)>(below)
-    };
-    below(signal, info, context);
-}
-
-fn install(handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)) -> usize {
-    // SAFETY: no flags, and an empty mask.
-    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    let action = libc::sigaction {
-        sa_sigaction: handler as *const () as usize,
-        sa_flags: libc::SA_SIGINFO,
-        ..old
-    };
-    // SAFETY: the handlers do only what is possible in one.
-    assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut old) }, 0);
-    old.sa_sigaction
-}
-
-/// Has the program's own fault, in memory that is not registered, `times` times.
-fn fault_of_the_program(times: u32) {
-    for _ in 0..times {
-        let page = map(PAGE, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
-        PAGED.store(page as usize, Ordering::Relaxed);
-        // SAFETY: a page of its own, which `map_page` makes accessible.
-        unsafe { page.cast::<u8>().write_volatile(1) };
-        unmap(page, PAGE);
-    }
-}
-
-/// A Write from memory that vanishes ends its connection, in whatever order handlers were
-/// installed.
-fn expect_caught(left: &Endpoint, right: &Endpoint) {
-    let (a, b) = connect(left, right);
+/// The kernel finds it out, whether page faults are caught or not.
+#[test]
+fn files_are_not_read_into_memory_that_has_vanished() {
+    isolate!();
+    let (left, _right) = endpoints(DriveMode::Inline);
     let mapping = Mapping::new();
-    let source = mapping.register(&left.pd, Access::LOCAL_READ);
-    let sink = right.mr(64, Access::REMOTE_WRITE);
-    mapping.vanish(Vanish::Unmap, 0);
-    write(&a, 1, source.sge(0, 64), &sink, 0).unwrap();
-    expect_terminate(&a, &b, left, right, "handlers");
-    poll_once(&left.cq);
-}
-
-/// Polls until the shards have looked at the handlers.
-fn let_the_shards_look(left: &Endpoint, right: &Endpoint) {
-    let start = Instant::now();
-    drive_until(&left.context, &right.context, || start.elapsed() > Duration::from_millis(5));
-}
-
-#[test]
-fn handlers_of_the_program_get_all_other_faults() {
-    isolate!();
-    install(map_page);
-    let (left, right) = catching_endpoints();
-    expect_caught(&left, &right);
-    fault_of_the_program(3);
-    assert_eq!(HANDLED.swap(0, Ordering::Relaxed), 3);
-    // One that the program installs later, and that passes on what it does not know.
-    let below = install(pass_on);
-    REPLACED.store(below, Ordering::Relaxed);
-    let_the_shards_look(&left, &right);
-    expect_caught(&left, &right);
-    fault_of_the_program(2);
-    assert_eq!(HANDLED.swap(0, Ordering::Relaxed), 202);
-    // Again and again: the chain stays as it is.
-    for _ in 0..20 {
-        install(pass_on);
-        let_the_shards_look(&left, &right);
-        expect_caught(&left, &right);
-        fault_of_the_program(1);
-        assert_eq!(HANDLED.swap(0, Ordering::Relaxed), 101);
-    }
-}
-
-/// A handler that compares what it has replaced with itself, and so takes ours for another's when
-/// it is installed again. It must not come back to itself.
-#[test]
-fn handler_installed_twice_makes_no_loop() {
-    isolate!();
-    install(map_page);
-    let (left, right) = catching_endpoints();
-    for _ in 0..2 {
-        REPLACED.store(install(pass_on), Ordering::Relaxed);
-        let_the_shards_look(&left, &right);
-        expect_caught(&left, &right);
-    }
-    fault_of_the_program(1);
-    assert_eq!(HANDLED.swap(0, Ordering::Relaxed), 101);
-}
-
-/// The kernel would end the process if the thread blocked the signals.
-#[test]
-fn faults_are_caught_on_a_thread_that_blocks_all_signals() {
-    isolate!();
-    let run = || {
-        // SAFETY: an empty set.
-        let mut all = unsafe { std::mem::zeroed() };
-        // SAFETY: a set.
-        unsafe { libc::sigfillset(&raw mut all) };
-        // SAFETY: as above.
-        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, ptr::null_mut()) };
-        let (left, right) = catching_endpoints();
-        expect_caught(&left, &right);
-        // A thread of the context inherits what this one blocks.
-        let config = |host| config(host, DriveMode::Helper).catch_page_faults(true);
-        let (left, right) = ring_pair(config(1), config(2)).unwrap();
-        let (left, right) = (Endpoint::new(left), Endpoint::new(right));
-        expect_caught(&left, &right);
-    };
-    std::thread::spawn(run).join().unwrap();
+    let mr = mapping.register(&left.pd, Access::ALL);
+    let file = tempfile::tempfile().unwrap();
+    assert_eq!(mr.pwrite(&file, 0, LEN, 0).unwrap(), LEN);
+    mapping.vanish(Vanish::Protect, PAGE);
+    let fault = Some(libc::EFAULT);
+    assert_eq!(mr.pread(&file, PAGE, PAGE, 0).unwrap_err().raw_os_error(), fault);
+    assert_eq!(mr.pwrite(&file, PAGE, PAGE, 0).unwrap_err().raw_os_error(), fault);
+    assert_eq!(mr.pread(&file, 0, 2 * PAGE, 0).unwrap(), PAGE, "what is there");
 }
