@@ -73,7 +73,10 @@ impl Host {
             ips => format!("{} ({})", self.name, listed(ips)),
         };
         let has_other = tried.iter().any(|&ip| !is_own(ip));
-        ensure!(has_other, "{who} is the address of this end: give the server's");
+        ensure!(
+            has_other,
+            "{who} is an address of this end, and the server is another program: give its address"
+        );
         Err(anyhow!(
             "{who} cannot be reached: give an --address with a prefix that contains it as a host, \
              or a --gateway"
@@ -209,7 +212,11 @@ mod tests {
         let error = chosen("db1", &["127.0.0.1", "::1"]).unwrap_err();
         assert_eq!(error, "db1 is 127.0.0.1, ::1: no host on a link has such an address");
         let error = chosen("db1", &["198.18.0.1"]).unwrap_err();
-        assert_eq!(error, "db1 (198.18.0.1) is the address of this end: give the server's");
+        assert_eq!(
+            error,
+            "db1 (198.18.0.1) is an address of this end, and the server is another program: give \
+             its address"
+        );
         let unknown = Host::parse_with("db1", |_| Err(io::Error::other("unknown"))).unwrap_err();
         assert_eq!(unknown, "no address of db1: unknown");
         let routed = config().route(Route::default_via("198.18.0.254".parse().unwrap()));

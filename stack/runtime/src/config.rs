@@ -198,7 +198,8 @@ pub struct Config {
     /// completes with [`WcStatus::LocalProtection`], and the peer receives a Terminate. Off by
     /// default, as it installs handlers of `SIGSEGV` and `SIGBUS`, for the whole process and for
     /// good. Other faults go to the handlers that were installed before. If the program installs
-    /// some later, those get the others; the shards see to it within a millisecond of polling.
+    /// some later, those get the others; the shards see to it within a millisecond of polling. One
+    /// that calls what it has replaced needs `SA_SIGINFO`, and passes on all three arguments.
     /// Costs nothing where there is no fault. On x86-64 alone.
     ///
     /// [`WcStatus::LocalProtection`]: crate::WcStatus::LocalProtection

@@ -314,14 +314,16 @@
 //! | `rdma_bind_addr`, `rdma_listen` | `context.listen(4791, 8)?`: all addresses |
 //! | the same, on one address, or all of a family | `context.listen(addr, 8)?` ([`ListenAddr`]) |
 //! | `RDMA_OPTION_ID_AFONLY` | always: `0.0.0.0` and `::` are one family each |
+//! | `RDMA_OPTION_ID_REUSEADDR` | none: the port of a listener is free once that is dropped |
 //! | `rdma_get_request` | `listener.accept_timeout(timeout)`, `listener.poll()` |
 //! | `rdma_accept` | `request.accept(&qp, param)?` |
 //! | `rdma_reject` | `request.reject(b"busy")?` |
 //! | `rdma_connect` | `qp.connect(remote, param)?` |
 //! | `rdma_conn_param` | `ConnParam::new().ird(4).ord(4).private_data("hello")?` |
 //! | `rdma_set_option` with `RDMA_OPTION_ID_TOS` | `ConnParam::new().tos(0xb8)?` |
-//! | `rdma_get_src_port` | `listener.port()`, `listener.local_addr()` |
+//! | `rdma_get_src_port` of a listener | `listener.port()`, `listener.local_addr()` |
 //! | `rdma_get_local_addr`, `rdma_get_peer_addr` | `qp.local()`, `qp.peer()` |
+//! | `rdma_get_src_port`, `rdma_get_dst_port` | the same, with ports |
 //! | `rdma_disconnect` | `qp.close()?` executes the posted requests first |
 //! | the same, and flush | `qp.disconnect()?` |
 //!
@@ -378,7 +380,9 @@
 //! | `RDMA_CM_EVENT_ESTABLISHED` | `ConnEvent::Established { .. }` |
 //! | `RDMA_CM_EVENT_REJECTED` | `ConnEvent::ConnectFailed { error: ConnectError::Rejected, .. }` |
 //! | `RDMA_CM_EVENT_ADDR_ERROR` | the same with `ConnectError::Unreachable` |
-//! | `RDMA_CM_EVENT_UNREACHABLE` | that, or with `ConnectError::TimedOut` |
+//! | the same, on a link that is down | the same with `ConnectError::LinkDown` |
+//! | `RDMA_CM_EVENT_ROUTE_ERROR` | none: `qp.connect` returns [`CmError::Unreachable`] |
+//! | `RDMA_CM_EVENT_UNREACHABLE` | with `ConnectError::Unreachable` or `ConnectError::TimedOut` |
 //! | `RDMA_CM_EVENT_CONNECT_ERROR` | `ConnEvent::ConnectFailed { .. }` |
 //! | `RDMA_CM_EVENT_DISCONNECTED` | `ConnEvent::Disconnected { .. }` |
 //! | `RDMA_CM_EVENT_ADDR_RESOLVED` | none, and none for the route |
@@ -404,6 +408,7 @@
 //!     ConnEvent::Established { .. } => println!("connected"),
 //!     ConnEvent::ConnectFailed { error: ConnectError::Rejected, .. } => println!("rejected"),
 //!     ConnEvent::ConnectFailed { error: ConnectError::Unreachable, .. } => println!("no host"),
+//!     ConnEvent::ConnectFailed { error: ConnectError::LinkDown, .. } => println!("no link"),
 //!     ConnEvent::ConnectFailed { error: ConnectError::TimedOut, .. } => println!("no answer"),
 //!     ConnEvent::ConnectFailed { .. } => println!("refused, or a protocol error"),
 //!     ConnEvent::Disconnected { .. } => println!("ended"),

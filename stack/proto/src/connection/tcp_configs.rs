@@ -54,7 +54,9 @@ impl TcpConfigs {
     }
 
     /// Returns settings that are those of a route, but for keepalive and user timeout. Connections
-    /// that follow each other with the same times share them.
+    /// that follow each other with the same times share them, as most programs have one set of
+    /// times. Where sets alternate, each connection has its own copy, less than 300 bytes beside
+    /// the 900 of the connection itself. A table of all sets in use is not worth that.
     pub(crate) fn share(&mut self, own: tcp::Config) -> Arc<tcp::Config> {
         let known = self.latest_own.take().filter(|latest| latest.is_like(&own));
         Arc::clone(self.latest_own.insert(known.unwrap_or_else(|| Arc::new(own))))

@@ -18,8 +18,10 @@ use crate::fork::{ForkArc, check_process, is_child};
 /// the events of an accepted connection to that of its queue pair. Everything else comes to the
 /// context's own: events of sources that name no channel, of completion queues and shared receive
 /// queues, of the link and of the context. Once the last clone of a created channel is dropped, the
-/// sources that name it report to the context's own again, and nothing is lost. Calls that wait for
-/// one source, such as [`Qp::wait_event`], need no channel.
+/// sources that name it report to the context's own again, with the events that nobody has taken
+/// from the channel. An event that was taken is not reported again: who takes one takes the details
+/// from its source as well. Calls that wait for one source, such as [`Qp::wait_event`], need no
+/// channel.
 ///
 /// [`QpOptions::event_channel`]: crate::QpOptions::event_channel
 /// [`Qp::set_event_channel`]: crate::Qp::set_event_channel

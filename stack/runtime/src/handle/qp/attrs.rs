@@ -45,6 +45,7 @@ impl Qp {
 
     /// Address of the peer of its connection, or of the last one. Costs as much as [`Qp::attrs`].
     #[doc(alias = "rdma_get_peer_addr")]
+    #[doc(alias = "rdma_get_dst_port")]
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.attrs()?.peer
@@ -52,6 +53,7 @@ impl Qp {
 
     /// Local address of its connection, or of the last one. Costs as much as [`Qp::attrs`].
     #[doc(alias = "rdma_get_local_addr")]
+    #[doc(alias = "rdma_get_src_port")]
     #[must_use]
     pub fn local(&self) -> Option<SocketAddr> {
         self.attrs()?.local
