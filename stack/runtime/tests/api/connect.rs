@@ -63,6 +63,26 @@ fn thousands_of_connects_time_out_in_a_millisecond_each() {
     }
 }
 
+/// An own address with the port of the peer's listener: the stack itself refuses, and the peer sees
+/// nothing.
+#[test]
+fn port_of_the_peer_at_an_own_address_is_refused() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let listener = right.context.listen(PORT, 8).unwrap();
+    // They announce themselves.
+    drive_for(&left.context, &right.context, Duration::from_millis(20));
+    let received = right.context.counters().device.rx_frames;
+    let qp = left.qp();
+    qp.connect((address(1), PORT).into(), ConnParam::new()).unwrap();
+    assert_eq!(qp.wait_established(TIMEOUT), Err(ConnectError::Refused));
+    drive_for(&left.context, &right.context, Duration::from_millis(20));
+    assert_eq!(right.context.counters().device.rx_frames, received);
+    assert!(listener.poll().is_none());
+    // Nor does the peer's own address as the source lead to the peer.
+    let param = ConnParam::new().local_address(address(2));
+    assert_eq!(left.qp().connect((address(1), PORT).into(), param), Err(CmError::NotLocal));
+}
+
 #[test]
 fn connect_timeout_that_is_too_short_is_refused() {
     let (left, _right) = endpoints(DriveMode::Inline);

@@ -344,7 +344,8 @@ fn source_of_a_read_or_word_of_an_atomic_vanishes() {
     }
 }
 
-/// What was sent before the memory vanished is retransmitted as it was.
+/// What was sent before the memory vanished is retransmitted as it was: of a Write, and of a Read
+/// Response.
 #[test]
 fn retransmissions_are_intact() {
     const SLOTS: u32 = 8;
@@ -353,21 +354,32 @@ fn retransmissions_are_intact() {
     let config = |host| config(host, DriveMode::Inline).catch_page_faults(true).ring_slots(SLOTS);
     let (left, right) = ring_pair(config(1), config(2)).unwrap();
     let (left, right) = (Endpoint::new(left), Endpoint::new(right));
-    let (a, b) = connect(&left, &right);
-    let mapping = Mapping::new();
-    let (source, bytes) = (mapping.register(&left.pd, Access::LOCAL_READ), pattern(LEN, 3));
-    source.write(0, &bytes);
-    let sink = right.mr(LEN, Access::REMOTE_WRITE);
-    write(&a, 1, source.sge(0, LEN_32), &sink, 0).unwrap();
-    for _ in 0..10 {
-        left.context.drive();
+    for is_read in [false, true] {
+        let (a, b) = connect(&left, &right);
+        let mapping = Mapping::new();
+        let (fault, other, from, to) =
+            if is_read { (&b, &a, &right, &left) } else { (&a, &b, &left, &right) };
+        let (source, bytes) = (mapping.register(&from.pd, Access::ALL), pattern(LEN, 3));
+        source.write(0, &bytes);
+        let sink = to.mr(LEN, Access::ALL);
+        if is_read {
+            read(&a, 1, sink.sge(0, LEN_32), &source, 0).unwrap();
+            left.context.drive();
+        } else {
+            write(&a, 1, source.sge(0, LEN_32), &sink, 0).unwrap();
+        }
+        for _ in 0..10 {
+            from.context.drive();
+        }
+        mapping.vanish(Vanish::Protect, 0);
+        expect_terminate(fault, other, &left, &right, "retransmission");
+        let placed = contents(&sink);
+        let intact = placed.iter().zip(&bytes).take_while(|(placed, sent)| placed == sent).count();
+        assert!(intact > SLOTS as usize * 1400, "{intact} bytes");
+        assert!(placed[intact..].iter().all(|&byte| byte == 0), "behind {intact} bytes");
+        poll_once(&left.cq);
+        poll_once(&right.cq);
     }
-    mapping.vanish(Vanish::Protect, 0);
-    expect_terminate(&a, &b, &left, &right, "retransmission");
-    let placed = contents(&sink);
-    let intact = placed.iter().zip(&bytes).take_while(|(placed, sent)| placed == sent).count();
-    assert!(intact > SLOTS as usize * 1400, "{intact} bytes");
-    assert!(placed[intact..].iter().all(|&byte| byte == 0), "behind {intact} bytes");
 }
 
 /// A method of the region panics, and the process lives.
