@@ -15,7 +15,8 @@
 //! Memory of your own needs no copy to a buffer. [`Pd::register_owned`] takes any value that owns
 //! bytes, such as a `Vec<u8>` or a mapping, and [`OwnedMr::deregister`] gives it back.
 //! [`Pd::register_shared`] takes bytes that nobody writes, such as an `Arc<[u8]>`: peers read them
-//! while you do. [`Pd::register_raw`] takes an address.
+//! while you do. [`Pd::register_raw`] takes an address. If your program may unmap memory that is
+//! still registered, [`Config::catch_page_faults`] has that end the connection and not the process.
 //!
 //! A memory window ([`Mw`]) lends a part of a region for a while, to one peer or to all peers of
 //! the domain ([`MwType`]). Addresses in requests are those in memory, unless you choose others
@@ -112,8 +113,8 @@
 //!
 //! [`ConnParam`] may name the address and port to connect from, and the time that connecting may
 //! take. [`ConnectError`] tells apart a peer that refuses (`Refused`: no listener; `Rejected`: its
-//! application), a host that nobody finds (`Unreachable`), a link that is down (`LinkDown`) and
-//! one that does not answer in time (`TimedOut`).
+//! application), a host that nobody finds (`Unreachable`), a link that is down (`LinkDown`), one
+//! that does not answer in time (`TimedOut`) and an attempt that you end yourself (`Local`).
 //!
 //! ```
 //! # use std::time::Duration;

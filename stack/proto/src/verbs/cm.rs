@@ -247,8 +247,8 @@ pub enum EndReason {
     /// The peer sent data after its FIN, which is an error (RFC 5041 section 6.2.1). The connection
     /// was reset.
     DataAfterFin,
-    /// Local error (memory of a request not registered, completion queue overrun). The peer was
-    /// notified by a Terminate, if possible.
+    /// Local error (memory of a request not registered, or not mapped any more; completion queue
+    /// overrun). The peer was notified by a Terminate, if possible.
     LocalError,
     /// The device was removed. The peer was not notified.
     DeviceRemoved,
@@ -300,8 +300,8 @@ impl fmt::Display for EndReason {
             Self::BadTerminate => "the peer sent a Terminate that cannot be read",
             Self::DataAfterFin => "the peer sent data after its FIN",
             Self::LocalError => {
-                "a request failed locally: its memory is not registered so, or a completion queue \
-                 overran"
+                "a request failed locally: its memory is not registered so, or not mapped any \
+                 more, or a completion queue overran"
             }
             Self::DeviceRemoved => "the device was removed",
             Self::LinkDown => {

@@ -128,7 +128,8 @@ pub enum WcStatus {
     /// A local buffer was not registered as the request claimed (`IBV_WC_LOC_PROT_ERR`).
     #[doc(alias = "IBV_WC_LOC_PROT_ERR")]
     #[error(
-        "local protection error: a buffer of the request is not registered with the required access"
+        "local protection error: a buffer of the request is not registered with the required \
+         access, or not mapped any more"
     )]
     LocalProtection,
     /// A window could not be bound: it is bound already, or the region does not allow it

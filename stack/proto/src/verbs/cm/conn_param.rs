@@ -113,7 +113,7 @@ pub struct ConnParam {
     /// Time to live, over IPv6 hop limit, of every segment of this connection, at least 1; `None`:
     /// the context's. A SYN-ACK is sent before the application accepts, with that of the context.
     pub ttl: Option<u8>,
-    /// Local port to connect from; 0: chosen (`EngineConfig::source_ports`). It must not be the
+    /// Local port to connect from; 0: one of the context's `source_ports`. It must not be the
     /// port of a listener that covers the local address, since peers may connect to that from any
     /// port. A port serves any number of connections if their peers differ in address or port. The
     /// connection to one peer blocks it until its end, and for a second more if this end closed
@@ -124,8 +124,8 @@ pub struct ConnParam {
     /// the resolution of the neighbor's address, the TCP handshake and the MPA exchange, and so the
     /// time that the peer's application takes to accept. Then the attempt fails with
     /// [`ConnectError::TimedOut`]. It fails earlier for another reason: an absent host on the link
-    /// is reported after some 3 s, and TCP gives up some minutes after its first SYN. A responder
-    /// ignores it.
+    /// is reported after some 5 s, and at once in the 3 s after that. TCP gives up some minutes
+    /// after its first SYN. A responder ignores it.
     ///
     /// [`ConnEvent::Established`]: crate::verbs::cm::ConnEvent::Established
     /// [`ConnectError::TimedOut`]: crate::verbs::cm::ConnectError::TimedOut
