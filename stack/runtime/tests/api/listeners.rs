@@ -132,6 +132,21 @@ fn address_of_another_host_is_refused() {
     assert!(ipv4_only.context.listen((ip("0.0.0.0"), PORT), 1).is_ok());
 }
 
+/// Connects from the port of listeners on other addresses.
+#[test]
+fn listener_leaves_its_port_to_other_addresses() {
+    let (left, right) = ends(1);
+    let all = left.context.listen(PORT, 1).unwrap();
+    let listen = |addr: ListenAddr| right.context.listen(addr, 1).unwrap();
+    let _others = [(ip("::"), PORT), (address(3), PORT)].map(|addr| listen(addr.into()));
+    let qp = right.qp();
+    let param = ConnParam::new().local_address(address(2)).local_port(PORT);
+    qp.connect((address(1), PORT).into(), param).unwrap();
+    let passive = left.qp();
+    all.accept_timeout(TIMEOUT).expect("a request").accept(&passive, ConnParam::new()).unwrap();
+    assert_eq!(qp.wait_established(TIMEOUT).unwrap().local, (address(2), PORT).into());
+}
+
 /// As with `rdma_cm`: the application has them, not the listener.
 #[test]
 fn requests_that_were_taken_outlive_the_listener() {
