@@ -276,7 +276,7 @@ pub trait Device {
 
     /// Tells the port the addresses of this host, and its VLAN. Called once, before any frame is
     /// sent. Other users of the port in this process reach them through it.
-    fn set_addresses(&mut self, _vlan: Option<u16>, _addresses: &[IpAddr]) {}
+    fn set_addresses(&mut self, _vlan: Option<u16>, _addresses: impl Iterator<Item = IpAddr>) {}
 
     /// True if another user of the port has this address, in the same VLAN: frames to it go to the
     /// port's own hardware address. Not called for each frame.

@@ -168,8 +168,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
                 (limits, Arc::new(Backlogs::new(1)), 0)
             }
         };
-        let addresses: Vec<_> = config.addresses.iter().map(|address| address.ip).collect();
-        device.set_addresses(config.vlan, &addresses);
+        device.set_addresses(config.vlan, config.addresses.iter().map(|address| address.ip));
         let net = Interface::new(&config.interface(), &capabilities, limits.clone());
         let route_mtus = net.routing().route_mtus();
         let tcp_configs = TcpConfigs::new(&config.tcp, &capabilities, route_mtus);

@@ -210,8 +210,8 @@ impl Seat {
     }
 
     /// Tells the others the addresses of the context. All its queue pairs have the same.
-    pub(super) fn set_addresses(&self, vlan: Option<u16>, ips: &[IpAddr]) {
-        self.membership.own.addresses.get_or_init(|| Addresses { vlan, ips: ips.to_vec() });
+    pub(super) fn set_addresses(&self, vlan: Option<u16>, ips: impl Iterator<Item = IpAddr>) {
+        self.membership.own.addresses.get_or_init(|| Addresses { vlan, ips: ips.collect() });
     }
 
     /// True if a context on the port has the address. It takes a lock.

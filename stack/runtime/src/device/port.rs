@@ -430,7 +430,7 @@ impl Device for DpdkDevice {
         hairpin.is_some_and(|hairpin| !hairpin.is_empty())
     }
 
-    fn set_addresses(&mut self, vlan: Option<u16>, addresses: &[IpAddr]) {
+    fn set_addresses(&mut self, vlan: Option<u16>, addresses: impl Iterator<Item = IpAddr>) {
         if let Some(seat) = self.seat() {
             seat.set_addresses(vlan, addresses);
         }
