@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ferrowarp::{CmError, ConnParam, ConnectError, DriveMode, QpOptions};
+use ferrowarp::{CmError, Config, ConnParam, ConnectError, Context, DriveMode, QpOptions};
 
 use crate::shards::sharded;
 use crate::support::*;
@@ -61,6 +61,27 @@ fn thousands_of_connects_time_out_in_a_millisecond_each() {
         assert!(start.elapsed() < TIMEOUT / 3, "{:?}", start.elapsed());
         assert_eq!(left.context.connection_count(), 0);
     }
+}
+
+/// The table of this port has queue 0 alone. Nobody answers.
+#[test]
+fn queue_pair_takes_the_shard_to_which_rss_brings_a_chosen_port() {
+    isolate!();
+    let device = "eal:--vdev=net_null0".parse().unwrap();
+    let context = Context::open(Config::new(device, address(1), 24).shards(2)).unwrap();
+    let (pd, cq) = (context.alloc_pd(), context.create_cq(4).unwrap());
+    let shard_of = |options: &QpOptions<'_>, local_port| {
+        let qp = pd.create_qp(options).unwrap();
+        qp.connect(server(), ConnParam::new().local_port(local_port)).unwrap();
+        qp.shard().unwrap()
+    };
+    let options = QpOptions::new(&cq);
+    for port in LOCAL..LOCAL + 8 {
+        assert_eq!(shard_of(&options, port), 0, "{port}");
+    }
+    assert_eq!(shard_of(&options, 0) + shard_of(&options, 0), 1, "in turn");
+    // One that belongs to a shard stays there.
+    assert_eq!(shard_of(&QpOptions::new(&cq).shard(1), LOCAL), 1);
 }
 
 /// An own address with the port of the peer's listener: the stack itself refuses, and the peer sees
