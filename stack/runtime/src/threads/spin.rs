@@ -3,8 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use crate::threads::timer_slack;
+
 /// Consecutive polls without work before the clock is read.
 const IDLE_POLLS: u32 = 64;
+
+/// The same next to other threads that poll: nothing arrives from them before they run.
+const IDLE_POLLS_SHARED: u32 = 4;
 
 /// A shorter yield found no other thread that wants to run on this core.
 const SWITCH_MIN: Duration = Duration::from_micros(1);
@@ -16,8 +21,10 @@ const PROBE_INTERVAL: Duration = Duration::from_micros(200);
 /// time slice, while a wake-up from a sleep costs next to nothing.
 const YIELD_MAX: Duration = Duration::from_micros(500);
 
-/// Time for which the thread sleeps instead of yielding after that.
-const SLEEP_PERIOD: Duration = Duration::from_millis(20);
+/// Time for which the thread sleeps instead of yielding after that: at first, and at most. It
+/// doubles while each yield that follows is long, too.
+const SLEEP_PERIOD_MIN: Duration = Duration::from_millis(20);
+const SLEEP_PERIOD_MAX: Duration = Duration::from_millis(320);
 
 /// Length of these sleeps.
 const SLEEP: Duration = Duration::from_micros(50);
@@ -42,8 +49,12 @@ const SLEEP: Duration = Duration::from_micros(50);
 #[derive(Clone, Debug)]
 pub struct Spinner {
     idle_polls: u32,
+    /// Value of `idle_polls` at which the thread may leave its core.
+    idle_polls_max: u32,
     yield_at: Option<Instant>,
     sleep_until: Option<Instant>,
+    /// Length of the next period of sleeps.
+    sleep_period: Duration,
 }
 
 /// Way to leave the core.
@@ -57,11 +68,17 @@ impl Spinner {
     /// A spinner that takes the core for its thread's own.
     #[must_use]
     pub const fn new() -> Self {
-        Self { idle_polls: 0, yield_at: None, sleep_until: None }
+        Self {
+            idle_polls: 0,
+            idle_polls_max: IDLE_POLLS,
+            yield_at: None,
+            sleep_until: None,
+            sleep_period: SLEEP_PERIOD_MIN,
+        }
     }
 
     /// To be called after each poll; `busy`: it found work. Returns at once, unless 64 polls in
-    /// succession found none.
+    /// succession found none, or 4 next to other threads that poll.
     #[inline]
     pub fn on_poll(&mut self, busy: bool) {
         if busy {
@@ -69,7 +86,7 @@ impl Spinner {
             return;
         }
         self.idle_polls += 1;
-        if self.idle_polls >= IDLE_POLLS {
+        if self.idle_polls >= self.idle_polls_max {
             self.leave_if_due();
         }
     }
@@ -83,7 +100,7 @@ impl Spinner {
                 std::thread::yield_now();
                 self.on_yield(start, Instant::now());
             }
-            Some(Leave::Sleep) => std::thread::sleep(SLEEP),
+            Some(Leave::Sleep) => timer_slack::sleep(SLEEP),
             None => {}
         }
     }
@@ -98,8 +115,16 @@ impl Spinner {
     /// Decides how to go on after a yield.
     fn on_yield(&mut self, start: Instant, end: Instant) {
         let took = end.saturating_duration_since(start);
-        self.yield_at = (took < SWITCH_MIN).then(|| end + PROBE_INTERVAL);
-        self.sleep_until = (took > YIELD_MAX).then(|| end + SLEEP_PERIOD);
+        let sleep_period = self.sleep_period;
+        *self = Self::new();
+        if took < SWITCH_MIN {
+            self.yield_at = Some(end + PROBE_INTERVAL);
+        } else if took <= YIELD_MAX {
+            self.idle_polls_max = IDLE_POLLS_SHARED;
+        } else {
+            self.sleep_until = Some(end + sleep_period);
+            self.sleep_period = (sleep_period * 2).min(SLEEP_PERIOD_MAX);
+        }
     }
 }
 
@@ -137,7 +162,7 @@ impl PollBackoff {
         let idle = now.saturating_duration_since(*self.idle_since.get_or_insert(now));
         let Some(sleep) = sleep_after(idle) else { return self.spinner.on_poll(false) };
         let left = deadline.map_or(sleep, |deadline| deadline.saturating_duration_since(now));
-        std::thread::sleep(sleep.min(left));
+        timer_slack::sleep(sleep.min(left));
     }
 }
 
@@ -174,13 +199,24 @@ mod tests {
     fn thread_beside_others_that_poll_yields() {
         let (spinner, now) = after_yield(Duration::from_micros(30));
         assert_eq!(spinner.due(now), Some(Leave::Yield));
+        assert_eq!(spinner.idle_polls_max, IDLE_POLLS_SHARED);
     }
 
     #[test]
     fn thread_beside_one_that_computes_sleeps_for_a_while() {
-        let (spinner, now) = after_yield(Duration::from_millis(3));
+        let (mut spinner, mut now) = after_yield(Duration::from_millis(3));
         assert_eq!(spinner.due(now), Some(Leave::Sleep));
-        assert_eq!(spinner.due(now + SLEEP_PERIOD), Some(Leave::Yield));
+        for period_ms in [20, 40, 80, 160, 320, 320] {
+            let end = now + Duration::from_millis(period_ms);
+            assert_eq!(spinner.due(end - Duration::from_micros(1)), Some(Leave::Sleep));
+            assert_eq!(spinner.due(end), Some(Leave::Yield));
+            now = end + Duration::from_millis(3);
+            spinner.on_yield(end, now);
+        }
+        // It has ended.
+        spinner.on_yield(now, now);
+        assert_eq!(spinner.due(now), None);
+        assert_eq!(spinner.sleep_period, SLEEP_PERIOD_MIN);
     }
 
     #[test]
