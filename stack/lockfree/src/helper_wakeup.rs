@@ -25,7 +25,8 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 pub enum HelperState {
     /// Not sleeping.
     Awake = 0,
-    /// Leaves polling to the application. Also the state where there is no helper.
+    /// Leaves polling to the application. Also the state where there is no helper, while no thread
+    /// of the application sleeps on the port.
     Standby = 1,
     /// Idle, sleeps briefly.
     ShortSleep = 2,
@@ -207,6 +208,12 @@ impl HelperWakeup {
         // A shard has one helper.
         let _ = self.wake.set(Box::new(wake));
         self.state.store(HelperState::Awake as u32, Ordering::Release);
+    }
+
+    /// The caller of [`HelperWakeup::start_helper`], a thread of the application, leaves polling to
+    /// the others: posting pays nothing for it until its next sleep.
+    pub fn stand_by(&self) {
+        self.state.store(HelperState::Standby as u32, Ordering::Release);
     }
 
     /// The helper calls `sleep`, unless `reason` returns true: it checks what threads that wake the

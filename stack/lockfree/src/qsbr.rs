@@ -39,17 +39,20 @@ pub trait QsbrReader {
 
 impl QsbrEpoch {
     /// Reports that the shard holds no resolved STag: by each poll and each control call, with the
-    /// shard's lock held, before the first STag is resolved.
+    /// shard's lock held, before the first STag is resolved. True if a thread had requested that.
     #[inline]
-    pub fn report_quiescent(&self) {
+    pub fn report_quiescent(&self) -> bool {
         let requested = self.requested.load(Ordering::Acquire);
-        if requested != self.observed.load(Ordering::Relaxed) {
+        let is_requested = requested != self.observed.load(Ordering::Relaxed);
+        if is_requested {
             // Release: a thread that sees this store sees everything that earlier polls did.
             self.observed.store(requested, Ordering::Release);
         }
+        is_requested
     }
 
-    fn request(&self) {
+    /// Has the next [`QsbrEpoch::report_quiescent`] return true.
+    pub fn request(&self) {
         self.requested.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -63,9 +63,10 @@ impl Poller {
         }
     }
 
-    /// True if that thread may sleep until the port has something.
+    /// True if the thread that polls may sleep until the port has something; also one of the
+    /// application, in a call that waits.
     pub(crate) const fn may_sleep(self) -> bool {
-        matches!(self, Self::Helper(_))
+        !matches!(self, Self::Pinned)
     }
 }
 

@@ -29,9 +29,9 @@ use crate::fork::{ForkArc, check_process, is_child};
 use crate::limits::ResourceLimits;
 use crate::memory::{Arena, Buffer};
 use crate::poller::Poller;
-use crate::shard::{Shard, ShardControl, TakenEvents};
+use crate::shard::{InterruptSleep, Shard, ShardControl, TakenEvents};
 use crate::stats::{Counters, Usage};
-use crate::threads::ContextThread;
+use crate::threads::{ContextThread, PollBackoff};
 
 /// Open device with its addresses; all other objects are created from it. Clones refer to the same
 /// context.
@@ -285,8 +285,9 @@ impl ContextInner {
         timeout: Duration,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        let start = Instant::now();
-        let mut idle = 0;
+        // `None`: the deadline is beyond the range of the clock.
+        let deadline = Instant::now().checked_add(timeout);
+        let mut backoff = PollBackoff::new();
         loop {
             if let Some(value) = ready() {
                 return Some(value);
@@ -296,11 +297,45 @@ impl ContextInner {
                 return ready();
             }
             let busy = self.shards.drive() | self.drive_paired();
-            backoff(busy, &mut idle);
-            if start.elapsed() > timeout {
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
                 return ready();
             }
+            // Each poll advances virtual time.
+            if busy || self.config.virtual_time.is_some() {
+                backoff.on_busy();
+            } else {
+                let mut value = None;
+                backoff.on_idle(now, deadline, |limit| {
+                    self.sleep_on_port(limit, || {
+                        value = ready();
+                        value.is_some()
+                    })
+                });
+                if value.is_some() {
+                    return value;
+                }
+            }
         }
+    }
+
+    /// Sleeps on the port, if only the application polls, and it has one shard.
+    pub(crate) fn sleep_on_port(
+        &self,
+        limit: Duration,
+        has_result: impl FnOnce() -> bool,
+    ) -> InterruptSleep {
+        match self.shards.iter().next() {
+            Some(shard) if self.shards.len() == 1 && !self.is_paired() => {
+                shard.sleep_on_port(limit, has_result)
+            }
+            _ => InterruptSleep::Unsupported,
+        }
+    }
+
+    /// True for a context of a pair: the other one may have to be polled as well.
+    pub(crate) fn is_paired(&self) -> bool {
+        self.paired.get().is_some()
     }
 
     /// Waits until `ready` returns a value, for `timeout` at most; `source`, which `event` names,

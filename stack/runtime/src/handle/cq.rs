@@ -20,7 +20,7 @@ use crate::events::AsyncEvent;
 use crate::fork::{ForkArc, is_child};
 use crate::handle::comp_channel::CompChannel;
 use crate::limits::{Permit, Resource, check_queue_len};
-use crate::shard::{CqNotify, CqOverrun, CqProducer, OverrunSink, Shard};
+use crate::shard::{CqNotify, CqOverrun, CqProducer, InterruptSleep, OverrunSink, Shard};
 use crate::threads::{PollBackoff, Spinner, thread_number};
 
 /// Completions that [`Cq::poll_with`] takes at a time.
@@ -297,7 +297,8 @@ impl Cq {
     /// 50 us between polls, and 1 ms after 20 ms without work. A [`CompChannel`] wakes its thread
     /// without such a delay, where other threads poll the shard. If the application polls it
     /// ([`DriveMode::Inline`]), also the other context of a pair made by [`Context::ring_pair`] is
-    /// polled, and the sleeps delay what the stack answers.
+    /// polled, and the sleeps delay what the stack answers. On `tap` and `af_packet` such a thread
+    /// sleeps until a frame arrives instead, or another thread polls or posts.
     ///
     /// [`DriveMode::Inline`]: crate::DriveMode::Inline
     pub fn wait<'w>(&self, out: &'w mut [Wc], timeout: Duration) -> &'w [Wc] {
@@ -315,7 +316,16 @@ impl Cq {
             if self.inner.drive() | context.drive_paired() {
                 backoff.on_busy();
             } else {
-                backoff.on_idle(now, deadline);
+                let mut found = 0;
+                backoff.on_idle(now, deadline, |limit| {
+                    self.inner.sleep_on_port(limit, || {
+                        found = self.inner.pop_into(out);
+                        found > 0
+                    })
+                });
+                if found > 0 {
+                    return &out[..found];
+                }
             }
         }
     }
@@ -380,6 +390,14 @@ impl CqInner {
         match &self.shard {
             Some((_, shard)) => shard.drive(),
             None => self.context.shards.drive(),
+        }
+    }
+
+    /// Sleeps on the port of the shard that is polled for it, if there is one.
+    fn sleep_on_port(&self, limit: Duration, has_result: impl FnOnce() -> bool) -> InterruptSleep {
+        match &self.shard {
+            Some((_, shard)) if !self.context.is_paired() => shard.sleep_on_port(limit, has_result),
+            _ => self.context.sleep_on_port(limit, has_result),
         }
     }
 

@@ -4,6 +4,7 @@
 //! use the shard.
 
 mod backlog;
+mod bed;
 mod comp_events;
 mod control;
 mod cq_overrun;
@@ -43,6 +44,8 @@ use crate::memory::page_faults;
 use crate::poller::Poller;
 
 pub(crate) use backlog::{Backlog, PendingRequest};
+use bed::Bed;
+pub(crate) use bed::InterruptSleep;
 pub(crate) use comp_events::CompEventQueue;
 pub(crate) use control::ShardControl;
 pub(crate) use cq_overrun::{CqOverrun, OverrunSink};
@@ -87,6 +90,8 @@ pub(crate) struct Shard {
     /// An engine that panicked, or whose device is to be removed. It is not used again, only
     /// dropped when the shard is closed.
     failed_engine: Mutex<Option<Box<dyn ShardControl>>>,
+    /// Bed of threads of the application, if only these poll and the port has an interrupt.
+    bed: Mutex<Option<Bed>>,
 }
 
 /// Handle to the sibling shards, those of the same context.
@@ -141,6 +146,7 @@ impl Shard {
             ended: AtomicCell::new(None),
             end_observers: Mutex::default(),
             failed_engine: Mutex::default(),
+            bed: Mutex::default(),
         }
     }
 
@@ -201,7 +207,7 @@ impl Shard {
         let Some(mut engine) = self.engine.try_lock() else {
             return Polled::Not;
         };
-        self.epoch.report_quiescent();
+        self.report_quiescent();
         let Ok(running) = engine.as_mut() else {
             return Polled::Not;
         };
@@ -236,7 +242,7 @@ impl Shard {
         check_process()?;
         register_thread();
         let mut engine = self.engine.lock();
-        self.epoch.report_quiescent();
+        self.report_quiescent();
         let running = engine.as_mut().map_err(|cause| *cause)?;
         let now = self.clock.now();
         let done = catch_unwind(AssertUnwindSafe(|| {
@@ -382,7 +388,7 @@ impl Shard {
     /// helper takes over immediately, and polls often for a while.
     pub(crate) fn add_waiter(&self) -> WaiterGuard<'_> {
         self.helper_wakeup.add_waiter();
-        if self.poller.may_sleep() {
+        if matches!(self.poller, Poller::Helper(_)) {
             self.helper_wakeup.on_app_sleep();
         }
         WaiterGuard { helper_wakeup: &self.helper_wakeup }
@@ -398,6 +404,7 @@ impl Shard {
 
     /// Drops the engine, which closes the device with it. The shard is not polled after this.
     pub(crate) fn stop(&self) {
+        self.drop_interrupt();
         // Not with the lock held, for which a thread that is posting may wait.
         let mut engine = take_engine(&mut self.engine.lock(), Ended::Closed);
         if let Some(engine) = &mut engine
@@ -460,7 +467,7 @@ impl QsbrReader for Shard {
     }
 
     fn report_quiescent_if_idle(&self) -> bool {
-        self.engine.try_lock().map(|_guard| self.epoch.report_quiescent()).is_some()
+        self.engine.try_lock().map(|_guard| self.report_quiescent()).is_some()
     }
 }
 

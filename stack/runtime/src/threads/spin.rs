@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::shard::InterruptSleep;
 use crate::threads::timer_slack;
 
 /// Consecutive polls without work before the clock is read.
@@ -134,11 +135,15 @@ impl Default for Spinner {
     }
 }
 
-/// Waits of a thread that may also sleep: it spins, then yields, then sleeps, longer after a while.
+/// Waits of a thread that may also sleep: it spins, then yields, then sleeps, on the port if that
+/// has a receive interrupt, or for longer after a while.
 #[derive(Debug)]
 pub(crate) struct PollBackoff {
     spinner: Spinner,
     idle_since: Option<Instant>,
+    /// The last sleep was ended by the interrupt or another thread, and no poll has found anything
+    /// since.
+    is_woken: bool,
 }
 
 /// Time without work after which a waiting thread sleeps, and after which it sleeps for longer.
@@ -147,22 +152,45 @@ const SLEEP_AFTER: [Duration; 2] = [Duration::from_millis(2), Duration::from_mil
 /// Length of the longer sleeps.
 const LONG_SLEEP: Duration = Duration::from_millis(1);
 
+/// Longest sleep on the port. It bounds the delay of the few events that no poll finds, such as a
+/// change of the link.
+const PORT_SLEEP_MAX: Duration = Duration::from_millis(250);
+
 impl PollBackoff {
     pub(crate) const fn new() -> Self {
-        Self { spinner: Spinner::new(), idle_since: None }
+        Self { spinner: Spinner::new(), idle_since: None, is_woken: false }
     }
 
     /// To be called after a poll that found work.
     pub(crate) const fn on_busy(&mut self) {
-        self.idle_since = None;
+        (self.idle_since, self.is_woken) = (None, false);
     }
 
     /// To be called at `now` after a poll without work. Does not wait beyond `deadline`.
-    pub(crate) fn on_idle(&mut self, now: Instant, deadline: Option<Instant>) {
+    /// `sleep_on_port` sleeps for at most the time that it is passed.
+    pub(crate) fn on_idle(
+        &mut self,
+        now: Instant,
+        deadline: Option<Instant>,
+        sleep_on_port: impl FnOnce(Duration) -> InterruptSleep,
+    ) {
         let idle = now.saturating_duration_since(*self.idle_since.get_or_insert(now));
         let Some(sleep) = sleep_after(idle) else { return self.spinner.on_poll(false) };
-        let left = deadline.map_or(sleep, |deadline| deadline.saturating_duration_since(now));
-        timer_slack::sleep(sleep.min(left));
+        let left = deadline
+            .map_or(PORT_SLEEP_MAX, |deadline| deadline.saturating_duration_since(now))
+            .min(PORT_SLEEP_MAX);
+        // A descriptor that is readable for another reason than frames takes no whole core, nor do
+        // the polls of another thread.
+        if std::mem::take(&mut self.is_woken) {
+            return timer_slack::sleep(sleep.min(left));
+        }
+        match sleep_on_port(left) {
+            InterruptSleep::Interrupted | InterruptSleep::Woken => self.is_woken = true,
+            InterruptSleep::Slept | InterruptSleep::Busy => {}
+            InterruptSleep::NotIdle | InterruptSleep::Unsupported => {
+                timer_slack::sleep(sleep.min(left));
+            }
+        }
     }
 }
 
@@ -224,6 +252,27 @@ mod tests {
         let after = |ms| sleep_after(Duration::from_millis(ms));
         assert_eq!([after(1), after(2), after(19)], [None, Some(SLEEP), Some(SLEEP)]);
         assert_eq!([after(20), after(60_000)], [Some(LONG_SLEEP); 2]);
+    }
+
+    #[test]
+    fn waiting_thread_sleeps_on_the_port_until_its_deadline() {
+        let mut backoff = PollBackoff::new();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut slept = Vec::new();
+        let mut idle = |ms, deadline_ms: Option<u64>, outcome| {
+            backoff.on_idle(at(ms), deadline_ms.map(at), |limit| {
+                slept.push((ms, limit.as_millis()));
+                outcome
+            });
+        };
+        idle(0, None, InterruptSleep::Slept);
+        idle(2, None, InterruptSleep::Slept);
+        idle(12, Some(15), InterruptSleep::Interrupted);
+        // There was no frame: a short sleep, whatever the descriptor.
+        idle(15, None, InterruptSleep::Slept);
+        idle(16, None, InterruptSleep::Slept);
+        assert_eq!(slept, [(2, 250), (12, 3), (16, 250)]);
     }
 
     #[test]

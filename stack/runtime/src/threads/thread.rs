@@ -39,11 +39,14 @@ impl ContextThread {
         core: usize,
         interrupt: Option<Box<dyn RxInterrupt>>,
     ) -> std::io::Result<Option<Self>> {
-        let polled = Some(Arc::clone(shard));
+        let polled = Arc::clone(shard);
         let shard = Arc::clone(shard);
         let spinning = SpinningThread::new(poller);
         let mut thread = match poller {
-            Poller::Application => return Ok(None),
+            Poller::Application => {
+                interrupt.into_iter().for_each(|interrupt| polled.set_interrupt(interrupt));
+                return Ok(None);
+            }
             Poller::Pinned => Self::start(format!("ferrowarp-{core}"), move |stop| {
                 let _spinning = spinning;
                 register_current_thread();
@@ -61,7 +64,7 @@ impl ContextThread {
                 run_helper(&shard, interrupt, policy, stop);
             })?,
         };
-        thread.shard = polled;
+        thread.shard = Some(polled);
         Ok(Some(thread))
     }
 }

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use dpdk_sys::fd::wait_readable;
@@ -143,7 +144,7 @@ fn print(case: &str, delays: &[Duration]) {
     println!("{case}: wake-up p50 {:?}, p99 {:?}", at(50), at(99));
 }
 
-/// A thread that sleeps in a call is woken by the helper, which sleeps as well.
+/// A thread that sleeps in a call is woken by the helper, which sleeps as well, or by the port.
 fn sleepers_wake_up(device: &'static str) {
     in_namespace(move || {
         set_up(device, false);
@@ -156,7 +157,7 @@ fn sleepers_wake_up(device: &'static str) {
         wait_until("the interface is removed", || {
             !device.starts_with("tap:") || !netif::exists("fwi0")
         });
-        for drive in [DriveMode::Helper, DriveMode::Hot] {
+        for drive in [DriveMode::Helper, DriveMode::Hot, DriveMode::Inline] {
             let context = open_context(device, drive);
             let delays = request_delays(&context);
             print(&format!("{device}, bare descriptor"), &baseline);
@@ -178,6 +179,28 @@ fn sleepers_on_a_packet_socket_wake_up() {
     sleepers_wake_up(AF_PACKET);
 }
 
+/// A thread that sleeps on the port is woken if another one polls, and finds what it waits for.
+#[test]
+fn sleeper_is_woken_by_the_poll_of_another_thread() {
+    in_namespace(|| {
+        let context = open_context(TAP, DriveMode::Inline);
+        let is_over = AtomicBool::new(false);
+        let delays = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    context.drive();
+                    std::thread::yield_now();
+                }
+            });
+            let delays = request_delays(&context);
+            is_over.store(true, Ordering::Relaxed);
+            delays
+        });
+        print("tap, polled by another thread", &delays);
+        assert!(delays[COUNT / 2] < Duration::from_millis(100), "{:?}", delays[COUNT / 2]);
+    });
+}
+
 /// Also with a connection that waits, an armed queue and an exported descriptor.
 fn idle_context_sleeps(device: &'static str, drive: DriveMode) {
     in_namespace(move || {
@@ -192,17 +215,47 @@ fn idle_context_sleeps(device: &'static str, drive: DriveMode) {
         let request = listener.accept_timeout(TIMEOUT).unwrap();
         request.accept(&qp, ConnParam::new()).unwrap();
         qp.wait_established(TIMEOUT).unwrap();
-        let (mut share, mut rounds) = (1.0, 0);
-        // The first rounds include what the kernel sends when an interface comes up.
-        while share >= IDLE_SHARE_MAX {
-            assert!(rounds < 5, "{device}, {drive:?}: {share} of a core");
-            rounds += 1;
-            let (start, used) = (Instant::now(), threads_time());
-            std::thread::sleep(Duration::from_secs(2));
-            share = (threads_time() - used).as_secs_f64() / start.elapsed().as_secs_f64();
-            println!("{device}, {drive:?}: idle context: {:.3} % of a core", share * 100.0);
-        }
+        threads_are_idle(&format!("{device}, {drive:?}"));
     });
+}
+
+/// Waits until the threads of this network namespace use next to no processor time.
+fn threads_are_idle(case: &str) {
+    let (mut share, mut rounds) = (1.0, 0);
+    // The first rounds include what the kernel sends when an interface comes up.
+    while share >= IDLE_SHARE_MAX {
+        assert!(rounds < 5, "{case}: {share} of a core");
+        rounds += 1;
+        let (start, used) = (Instant::now(), threads_time());
+        std::thread::sleep(Duration::from_secs(2));
+        share = (threads_time() - used).as_secs_f64() / start.elapsed().as_secs_f64();
+        println!("{case}: idle context: {:.3} % of a core", share * 100.0);
+    }
+}
+
+/// A thread of the application that polls while it waits sleeps on the port, until the context
+/// ends.
+fn waiting_thread_sleeps(device: &'static str) {
+    in_namespace(move || {
+        let context = open_context(device, DriveMode::Inline);
+        let listener = context.listen(4791, 4).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| listener.accept_timeout(TIMEOUT).is_none());
+            threads_are_idle(&format!("{device}, a call that waits"));
+            context.close();
+            assert!(waits.join().unwrap());
+        });
+    });
+}
+
+#[test]
+fn waiting_thread_sleeps_on_a_tap() {
+    waiting_thread_sleeps(TAP);
+}
+
+#[test]
+fn waiting_thread_sleeps_on_a_packet_socket() {
+    waiting_thread_sleeps(AF_PACKET);
 }
 
 #[test]
