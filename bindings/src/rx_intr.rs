@@ -25,7 +25,8 @@ pub struct RxInterrupt {
 enum Kind {
     /// The kernel's queue of frames: readable while there are some.
     Frames,
-    /// An eventfd that counts the interrupts of a card until it is read.
+    /// An eventfd that counts the interrupts of a card, or the kicks of a virtio-user port's peer,
+    /// until it is read.
     Count,
     /// Another descriptor of a card, such as the completion channel of `mlx5`: its driver reads it.
     Channel,
@@ -51,11 +52,13 @@ impl RxInterrupt {
         let (fd, kind) = match (port.driver, port.packet_sockets.get(usize::from(queue))) {
             (_, Some(&socket)) => (socket, Kind::Frames),
             (Driver::Tap, None) => (port_fd(port, queue)?, Kind::Frames),
-            (Driver::Other, None) => {
+            (Driver::Other | Driver::VirtioUser, None) => {
                 let fd = port_fd(port, queue)?;
                 (fd, Kind::of_card(fd))
             }
-            (Driver::Memif | Driver::Vhost | Driver::VirtioUser, None) => return None,
+            // `net_memif` has none, and masks the interrupts of its peers. `net_vhost` would enable
+            // them in the rings of a peer that may just be leaving.
+            (Driver::Memif | Driver::Vhost, None) => return None,
         };
         let interrupt = Self { port: Arc::clone(port), queue, fd, kind };
         // Some drivers have a descriptor, and no interrupts.

@@ -57,8 +57,8 @@ pub enum DriveMode {
     Dedicated,
     /// The application's polling calls. When there have been none for 20 us, or immediately when a
     /// call sleeps, a helper thread takes over. While there is nothing to do it sleeps: on `tap`,
-    /// `af_packet` and cards with receive interrupts until a frame arrives, something is posted or
-    /// a timer expires. An idle context then uses no processor time worth mentioning.
+    /// `af_packet`, `virtio-user` and cards with receive interrupts until a frame arrives, a post,
+    /// or a timer expires. An idle context then uses no processor time worth mentioning.
     ///
     /// Other ports have no interrupt: the helper polls every 50 us. The interval grows to 1 ms
     /// after 20 ms without traffic, or after 2 s while a thread sleeps on the context, a completion

@@ -286,6 +286,7 @@ static TABLE: [(&str, DriverQuirks); 10] = [
             tx_free_thresh: Some(VRING_LEN - 4),
             memory_files_max: Some(8),
             link: LinkKind::OnlyConnection,
+            rx_interrupts: RxInterrupts::OnRequest,
             ..VIRTUAL
         },
     ),

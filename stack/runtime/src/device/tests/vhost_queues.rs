@@ -1,5 +1,9 @@
 //! Ports over vhost with several queues, also of ends with different numbers of queues.
 
+use std::os::fd::AsFd as _;
+
+use dpdk_sys::fd::wait_readable;
+
 use super::vhost_peers::in_ordinary_memory;
 use super::*;
 
@@ -120,4 +124,30 @@ fn vhost_queue_loses_and_regains_its_wire_with_the_connection() {
     }
     ends.client.clear();
     wait_until("nobody is connected", || !ends.server.iter().any(DpdkDevice::has_wire));
+}
+
+/// A thread at the driver's end sleeps until the back end sends.
+#[test]
+fn back_end_kicks_a_driver_that_waits() {
+    if !in_ordinary_memory("vhost_queues::back_end_kicks_a_driver_that_waits") {
+        return;
+    }
+    let (_folder, path) = socket_path();
+    let config = OpenConfig { rx_interrupts: true, ..OpenConfig::new() };
+    let mut server = open_single(&format!("vhost:{path}"), &config).unwrap();
+    let mut client = open_single(&format!("virtio-user:{path}"), &config).unwrap();
+    wait_for_link(&[&server, &client]);
+    assert!(server.rx_interrupt().is_none());
+    let interrupt = client.rx_interrupt().expect("the driver has an eventfd");
+    let is_kicked = |timeout| wait_readable([interrupt.as_fd()], timeout) == [true];
+    for round in 0..100 {
+        assert!(interrupt.enable());
+        while client.receive(&mut Vec::new(), 32) > 0 {}
+        assert!(!is_kicked(Duration::ZERO), "round {round}");
+        send(&mut server, &pattern(round, 60));
+        server.flush();
+        assert!(is_kicked(Duration::from_secs(20)), "round {round}");
+        interrupt.disable();
+        assert!(client.receive(&mut Vec::new(), 32) > 0, "round {round}");
+    }
 }
