@@ -279,14 +279,15 @@ pub trait Device {
     fn set_addresses(&mut self, _vlan: Option<u16>, _addresses: impl Iterator<Item = IpAddr>) {}
 
     /// True if another user of the port has this address, in the same VLAN: frames to it go to the
-    /// port's own hardware address. Not called for each frame.
+    /// port's own hardware address. Called for each segment of the link that is of no connection,
+    /// so it takes a lock only after users have come or gone.
     fn hairpins_to(&self, _remote: IpAddr) -> bool {
         false
     }
 
-    /// Passes a frame that the port has returned, and that is of no connection or listener here, to
-    /// the next user of the port that has its destination address. Gives it back if there is none:
-    /// it is to be answered.
+    /// Passes a frame that the port has returned, and that neither a connection nor a listener here
+    /// has taken, to the next user of the port that has its destination address. Gives it back if
+    /// there is none.
     fn pass_hairpinned(&mut self, frame: Self::Rx) -> Option<Self::Rx> {
         Some(frame)
     }

@@ -72,7 +72,12 @@ impl<E: Env> Context<E> {
     /// route.
     pub(crate) fn tcp_config(&self, tuple: &FourTuple) -> &Arc<tcp::Config> {
         let remote = tuple.remote.ip();
-        if self.hairpins_to(remote) {
+        self.tcp_config_to(remote, self.hairpins_to(remote))
+    }
+
+    /// As [`Context::tcp_config`]. `is_hairpin`: the port returns frames to `remote`.
+    pub(crate) fn tcp_config_to(&self, remote: IpAddr, is_hairpin: bool) -> &Arc<tcp::Config> {
+        if is_hairpin {
             return self.tcp_configs.of_hairpin(remote);
         }
         self.tcp_configs.of_route(remote, || self.net.routing().route_mtu(remote))

@@ -16,6 +16,7 @@ const MTU: u16 = 1500;
 pub(crate) struct HeapFrame {
     pub(crate) bytes: Rc<[u8]>,
     head: usize,
+    is_hairpinned: bool,
 }
 
 impl RxFrame for HeapFrame {
@@ -34,6 +35,10 @@ impl RxFrame for HeapFrame {
     fn checksum(&self) -> ChecksumState {
         ChecksumState::Unknown
     }
+
+    fn is_hairpinned(&self) -> bool {
+        self.is_hairpinned
+    }
 }
 
 impl Retained for HeapFrame {
@@ -46,7 +51,12 @@ impl HeapFrame {
     pub(crate) fn new(bytes: &[u8]) -> Self {
         // Frames of odd length are chains: the first segment has at most 100 bytes.
         let head = if bytes.len().is_multiple_of(2) { bytes.len() } else { bytes.len().min(100) };
-        Self { bytes: bytes.into(), head }
+        Self { bytes: bytes.into(), head, is_hairpinned: false }
+    }
+
+    /// Marks it as one that the device has returned.
+    pub(crate) fn hairpinned(self) -> Self {
+        Self { is_hairpinned: true, ..self }
     }
 }
 
@@ -58,12 +68,14 @@ pub(crate) struct TestDevice {
     pub(crate) tx_free: usize,
     /// Frames transmitted.
     pub(crate) sent: Vec<Vec<u8>>,
+    /// Returned frames that were passed to other users of the port.
+    pub(crate) passed: Vec<HeapFrame>,
 }
 
 impl TestDevice {
     /// Creates a device without limits.
     pub(crate) const fn new() -> Self {
-        Self { free_frames: usize::MAX, tx_free: usize::MAX, sent: Vec::new() }
+        Self { free_frames: usize::MAX, tx_free: usize::MAX, sent: Vec::new(), passed: Vec::new() }
     }
 }
 
@@ -99,6 +111,11 @@ impl Device for TestDevice {
     fn transmit(&mut self, frame: TestTx) {
         self.tx_free = self.tx_free.checked_sub(1).expect("the transmit queue has a free slot");
         self.sent.push(frame.0);
+    }
+
+    fn pass_hairpinned(&mut self, frame: HeapFrame) -> Option<HeapFrame> {
+        self.passed.push(frame);
+        None
     }
 
     fn flush(&mut self) {}

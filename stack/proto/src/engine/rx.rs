@@ -238,6 +238,9 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         };
         match action {
             ListenerAction::Done => {}
+            ListenerAction::Ignore => {
+                let _ = is_hairpinned && self.pass_hairpinned(frame);
+            }
             // Third, a SYN: SYN-RECEIVED, and the next pass sends the SYN-ACK.
             ListenerAction::Open(conn) => {
                 if !self.make_room() {

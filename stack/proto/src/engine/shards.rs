@@ -13,6 +13,7 @@
 use crate::connection::context::Context;
 use crate::connection::schedule::BURST_LEN;
 use crate::connection::segment_frame::SegmentFrame;
+use crate::connection::setup::connect::Ends;
 use crate::ddp::memory::Memory;
 use crate::device::Device;
 use crate::engine::Engine;
@@ -200,12 +201,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Self { connections, cx, .. } = self;
         let is_taken = |tuple: &_| connections.find_by_hash(tuple).is_some();
         let Some(conn) = connections.get(index) else { return false };
+        let is_hairpin = cx.hairpins_to(remote.ip());
+        let ends = Ends { source: local.ip(), remote, is_hairpin };
         let opened = match (conn.qp, rst_reply(segment)) {
             // Reserves the four-tuple: nothing may fail after it.
-            (Some(qp), Some(rst)) => cx
-                .open_from_free_port(now, local.ip(), remote, is_taken)
-                .ok()
-                .map(|tcb| (tcb, qp, rst)),
+            (Some(qp), Some(rst)) => {
+                cx.open_from_free_port(now, ends, is_taken).ok().map(|tcb| (tcb, qp, rst))
+            }
             _ => None,
         };
         let Some((tcb, qp, rst)) = opened else {

@@ -49,6 +49,28 @@ fn burst_is_processed_flow_by_flow() {
     assert_eq!(ports, [1, 1, 2, 2, 3]);
 }
 
+/// Returned segments that a listener ignores or refuses may be of another user of the port.
+#[test]
+fn returned_segments_of_no_use_to_a_listener_are_passed_on() {
+    let config = EngineConfig::new("198.18.0.1".parse().unwrap(), 24, 7);
+    let mut engine = Engine::new(config, TestDevice::new(), VecMemory::new(64), NoCompletions);
+    engine.listen(4420, 8).unwrap();
+    let of_others = [Flags::RST, Flags::RST | Flags::ACK, Flags::FIN, Flags::ACK];
+    for (from, flags) in (1..).zip(of_others) {
+        engine.burst.push(segment(from, 4420, flags).hairpinned());
+        // What the link has brought is of nobody else.
+        engine.burst.push(segment(from + 10, 4420, flags));
+    }
+    engine.burst.push(segment(20, 4420, Flags::SYN).hairpinned());
+    engine.drive(Instant::from_nanos(1));
+    let passed = engine.cx.device.passed.iter().map(|frame| {
+        let segment = Segment::parse(frame, ChecksumMode::Software).unwrap();
+        (segment.tuple.remote.port(), segment.flags)
+    });
+    assert!(passed.eq((1..).zip(of_others)));
+    assert_eq!(engine.connections.iter().count(), 1, "the SYN is for the listener");
+}
+
 /// A connection that ends on a list leaves its entry there, which must not serve the next one in
 /// its slot.
 #[test]

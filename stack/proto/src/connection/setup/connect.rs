@@ -18,6 +18,19 @@ use crate::verbs::qp::QpEvent;
 use crate::wire::mpa::{FrameKind, Startup};
 use crate::wire::tcp::FourTuple;
 
+/// Ends of an active open.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends {
+    /// Address of this host.
+    pub(crate) source: IpAddr,
+    /// Remote end as it is in received segments: without scope ID, and an IPv4-mapped address as
+    /// IPv4.
+    pub(crate) remote: SocketAddr,
+    /// The port returns what is sent to the remote end. Another user of the port may come or go
+    /// meanwhile: decided once.
+    pub(crate) is_hairpin: bool,
+}
+
 impl<E: Env> Context<E> {
     /// Creates a connection that opens actively to `remote`, to be inserted into the table.
     /// `is_taken`: true for four-tuples of other connections of this engine. The four-tuple is
@@ -35,15 +48,14 @@ impl<E: Env> Context<E> {
         param.check()?;
         let revision = if param.start == Start::Frames { param.revision } else { 0 };
         check_private_data(&param.private_data, param.start == Start::Frames, revision >= 2)?;
-        let (source, remote) = self.ends_of(remote, param)?;
-        let is_local = self.net.routing().is_local(remote.ip());
-        let is_hairpin = self.hairpins_to(remote.ip()) && self.device.enable_hairpin();
-        if is_local && !is_hairpin {
+        let mut ends = self.ends_of(remote, param)?;
+        ends.is_hairpin = ends.is_hairpin && self.device.enable_hairpin();
+        if !ends.is_hairpin && self.net.routing().is_local(ends.remote.ip()) {
             return Err(CmError::Unreachable);
         }
         let mut tcb = match param.local_port {
-            0 => self.open_from_free_port(now, source, remote, is_taken)?,
-            port => self.open_from(now, (source, port).into(), remote, is_taken)?,
+            0 => self.open_from_free_port(now, ends, is_taken)?,
+            port => self.open_from(now, port, ends, is_taken)?,
         };
         self.apply_settings(&mut tcb, param);
         let offer = mpa_offer(param);
@@ -67,19 +79,17 @@ impl<E: Env> Context<E> {
         Ok(conn)
     }
 
-    /// Returns the source address of an active open, and the remote end as it is in received
-    /// segments: without scope ID, and an IPv4-mapped address as IPv4.
-    fn ends_of(
-        &self,
-        remote: SocketAddr,
-        param: &ConnParam,
-    ) -> Result<(IpAddr, SocketAddr), CmError> {
+    /// Returns the ends of an active open.
+    fn ends_of(&self, remote: SocketAddr, param: &ConnParam) -> Result<Ends, CmError> {
         let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
         if remote.port() == 0 {
             return Err(CmError::RemotePort);
         }
         let routing = self.net.routing();
-        let hop = routing.next_hop(remote.ip()).ok_or(CmError::Unreachable)?;
+        // No route is needed within this host.
+        let is_hairpin = self.hairpins_to(remote.ip());
+        let hop = if is_hairpin { Some(remote.ip()) } else { routing.next_hop(remote.ip()) };
+        let hop = hop.ok_or(CmError::Unreachable)?;
         let named = param.local_address.map(|ip| ip.to_canonical());
         let source = match named.filter(|ip| !ip.is_unspecified()) {
             Some(ip) if !routing.is_local(ip) => return Err(CmError::NotLocal),
@@ -87,7 +97,7 @@ impl<E: Env> Context<E> {
             Some(ip) => ip,
             None => routing.select_source(remote.ip(), hop).ok_or(CmError::Unreachable)?,
         };
-        Ok((source, remote))
+        Ok(Ends { source, remote, is_hairpin })
     }
 
     /// Returns the shard at which the replies to an active open from a port of the application's
@@ -97,12 +107,11 @@ impl<E: Env> Context<E> {
         remote: SocketAddr,
         param: &ConnParam,
     ) -> Option<ShardId> {
-        let (source, remote) = self.ends_of(remote, param).ok()?;
+        let Ends { source, remote, is_hairpin } = self.ends_of(remote, param).ok()?;
         let PortSteering::Predicted(table) = self.mesh.as_ref()?.steering() else { return None };
         let local = SocketAddr::new(source, param.local_port);
         // Within this host nothing passes the port.
-        let is_beyond = !self.net.routing().is_local(remote.ip());
-        let is_chosen = is_beyond && param.local_port != 0;
+        let is_chosen = !is_hairpin && param.local_port != 0;
         is_chosen.then(|| ShardId(table.queue_of(&FourTuple { local, remote })))
     }
 }

@@ -20,6 +20,8 @@ pub(crate) enum ListenerAction<E: Env> {
     Reset,
     /// Nothing more is to be done.
     Done,
+    /// It is of no use here. Another user of the port may have its connection.
+    Ignore,
     /// The SYN opens this connection.
     Open(Connection<E>),
     /// The ACK carries a valid SYN cookie: it opens this connection, which then processes it.
@@ -82,7 +84,7 @@ impl<E: Env> Context<E> {
         let Some(listener) = found else { return ListenerAction::Reset };
         // First: an RST is ignored.
         if segment.flags.has(Flags::RST) {
-            return ListenerAction::Done;
+            return ListenerAction::Ignore;
         }
         // Second: an ACK is answered with RST, unless it returns a SYN cookie (RFC 4987 section
         // 3.6).
@@ -91,7 +93,7 @@ impl<E: Env> Context<E> {
         }
         // Third and fourth: a SYN opens a connection, any other segment is dropped.
         if !segment.flags.has(Flags::SYN) {
-            return ListenerAction::Done;
+            return ListenerAction::Ignore;
         }
         self.on_syn(now, segment, remote_mac, listener, recycled)
     }

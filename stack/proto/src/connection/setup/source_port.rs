@@ -18,11 +18,12 @@
 //! stays. If RST is lost, the repeated SYN-ACK belongs to no connection, and we answer it with
 //! another RST.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use crate::connection::Connection;
 use crate::connection::context::{Context, Env, Retained, Rx};
 use crate::connection::phase::Phase;
+use crate::connection::setup::connect::Ends;
 use crate::steering::mesh::{PortSteering, source_ports_max};
 use crate::steering::owners::ReserveError;
 use crate::steering::toeplitz::PortSolver;
@@ -32,19 +33,19 @@ use crate::verbs::cm::CmError;
 use crate::wire::tcp::{Flags, FourTuple, Segment};
 
 impl<E: Env> Context<E> {
-    /// Opens a TCP connection from a free port of `source`, preferably a port with replies that
-    /// arrive at this shard. `is_taken`: true for four-tuples of other connections of this
-    /// engine. The four-tuple is reserved among the shards.
+    /// Opens a TCP connection from a free port of the source address, preferably a port with
+    /// replies that arrive at this shard. `is_taken`: true for four-tuples of other connections of
+    /// this engine. The four-tuple is reserved among the shards.
     ///
     /// # Errors
     /// `NoResources` if no port is free; `TooManyConnections` over all shards.
     pub(crate) fn open_from_free_port(
         &mut self,
         now: Instant,
-        source: IpAddr,
-        remote: SocketAddr,
+        ends: Ends,
         is_taken: impl Fn(&FourTuple) -> bool,
     ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
+        let Ends { source, remote, .. } = ends;
         let Self { listeners, mesh, secrets, config, .. } = self;
         // Source ports with replies that arrive at this shard, if that can be computed.
         let solver = mesh.as_ref().and_then(|mesh| match mesh.steering() {
@@ -85,10 +86,10 @@ impl<E: Env> Context<E> {
             Err(CmError::NoResources) if solver.is_some() => select_port(None)?,
             selected => selected?,
         };
-        Ok(self.tcb_of(now, FourTuple { local, remote }))
+        Ok(self.tcb_of(now, local, ends))
     }
 
-    /// Opens a TCP connection from this address and port.
+    /// Opens a TCP connection from this port.
     ///
     /// # Errors
     /// `PortInUse` by a listener, or as the remote end itself; `ConnectionExists`;
@@ -96,10 +97,11 @@ impl<E: Env> Context<E> {
     pub(crate) fn open_from(
         &mut self,
         now: Instant,
-        local: SocketAddr,
-        remote: SocketAddr,
+        port: u16,
+        ends: Ends,
         is_taken: impl Fn(&FourTuple) -> bool,
     ) -> Result<Tcb<Rx<E>, Retained<E>>, CmError> {
+        let (local, remote) = (SocketAddr::new(ends.source, port), ends.remote);
         let tuple = FourTuple { local, remote };
         // A connection has two ends.
         if local == remote || self.listeners.find(local).is_some() {
@@ -112,17 +114,19 @@ impl<E: Env> Context<E> {
             ReserveError::Owned(_) => CmError::ConnectionExists(local.port()),
             ReserveError::Full => CmError::TooManyConnections,
         })?;
-        Ok(self.tcb_of(now, tuple))
+        Ok(self.tcb_of(now, local, ends))
     }
 
     /// Creates the TCB of an active open.
-    fn tcb_of(&self, now: Instant, tuple: FourTuple) -> Tcb<Rx<E>, Retained<E>> {
-        // RFC 6528 section 3: ISN by clock and keyed hash of the four-tuple.
+    fn tcb_of(&self, now: Instant, local: SocketAddr, ends: Ends) -> Tcb<Rx<E>, Retained<E>> {
+        let Ends { remote, is_hairpin, .. } = ends;
+        let tuple = FourTuple { local, remote };
         // Otherwise the address is to be resolved.
-        let own = Some(self.capabilities.mac).filter(|_| self.hairpins_to(tuple.remote.ip()));
+        let own = is_hairpin.then_some(self.capabilities.mac);
         let template = self.net.header_template(own.unwrap_or_default(), tuple);
+        // RFC 6528 section 3: ISN by clock and keyed hash of the four-tuple.
         let iss_ts = self.secrets.iss_and_ts_offset(now, &tuple);
-        Tcb::connect(now, self.tcp_config(&tuple), template, iss_ts)
+        Tcb::connect(now, self.tcp_config_to(remote.ip(), is_hairpin), template, iss_ts)
     }
 }
 
