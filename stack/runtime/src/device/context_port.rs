@@ -42,10 +42,15 @@ pub trait Port: Device {
     }
 
     /// Has `wake` called when frames wait that other users of the port have sent to the queue
-    /// ([`Device::hairpins_to`]): its thread may sleep. The default is for ports without others.
+    /// ([`Device::hairpins_to`]): its thread may sleep, and if it is just falling asleep it
+    /// finds them up to 1 ms later. The default is for ports without others.
     fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>) {
         drop(wake);
     }
+
+    /// Has other users of the port send nothing more to the queue: nobody polls it any more. The
+    /// default is for ports without others.
+    fn leave(&self) {}
 
     /// Receive interrupt of the queue, by which a thread sleeps until frames arrive. `None`, the
     /// default, if it has none: arrivals are then found by polling. It is dropped before the queue.
@@ -179,6 +184,10 @@ impl Port for DpdkDevice {
 
     fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>) {
         Self::wake_by(self, wake);
+    }
+
+    fn leave(&self) {
+        Self::leave(self);
     }
 
     fn rx_interrupt(&self) -> Option<Box<dyn RxInterrupt>> {

@@ -40,6 +40,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Frames that others have sent to a queue pair and that it has not received.
+///
+/// While a thread is preempted in the middle of a push, the owner yields its core instead of
+/// receiving what follows, as with the rings between shards. It lasts for a time slice, unless the
+/// owner has a real-time priority on the same core.
 struct Inlet {
     frames: ArrayQueue<DpdkRx>,
     is_closed: AtomicBool,
@@ -57,12 +61,18 @@ impl Inlet {
         let is_taken = self.frames.push(frame).is_ok();
         // Either the owner sees the frame when it closes, or this thread sees that.
         fence(Ordering::SeqCst);
-        if self.is_closed.load(Ordering::Relaxed) {
+        if self.is_closed() {
             self.clear();
-        } else if let Some(wake) = self.wake.get() {
+            return false;
+        }
+        if let Some(wake) = self.wake.get() {
             wake();
         }
         is_taken
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Drops all frames, also those that are pushed from now on.
@@ -102,6 +112,11 @@ impl Borrower {
     fn inlet(&self, queue: u16) -> Option<&Inlet> {
         self.inlets.get(usize::from(queue.checked_sub(self.queues.start)?))
     }
+
+    /// As [`Borrower::inlet`], if it takes frames.
+    fn open_inlet(&self, queue: u16) -> Option<&Inlet> {
+        self.inlet(queue).filter(|inlet| !inlet.is_closed())
+    }
 }
 
 /// Exchange of a port.
@@ -119,6 +134,10 @@ impl Exchange {
         let mut borrowers = lock(&self.borrowers);
         change(&mut borrowers);
         self.version.fetch_add(1, Ordering::Release);
+    }
+
+    fn remove(&self, borrower: &Arc<Borrower>) {
+        self.change(|borrowers| borrowers.retain(|other| !Arc::ptr_eq(other, borrower)));
     }
 }
 
@@ -160,7 +179,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        self.exchange.change(|borrowers| borrowers.retain(|other| !Arc::ptr_eq(other, &self.own)));
+        self.exchange.remove(&self.own);
         self.own.inlets.iter().for_each(Inlet::close);
     }
 }
@@ -214,11 +233,30 @@ impl Seat {
         self.membership.own.addresses.get_or_init(|| Addresses { vlan, ips: ips.collect() });
     }
 
-    /// True if a context on the port has the address. It takes a lock.
+    /// True if a context on the port has the address. It takes a lock only if the list of contexts
+    /// has changed since the queue pair was polled.
     pub(super) fn has_address(&self, ip: IpAddr) -> bool {
         let vlan = self.vlan();
-        let borrowers = lock(&self.membership.exchange.borrowers);
-        borrowers.iter().any(|borrower| borrower.has_address(vlan, ip))
+        let is_among = |borrowers: &[Arc<Borrower>]| {
+            borrowers.iter().any(|borrower| borrower.has_address(vlan, ip))
+        };
+        if self.is_current() {
+            is_among(&self.known.borrowers)
+        } else {
+            is_among(&lock(&self.membership.exchange.borrowers))
+        }
+    }
+
+    /// Leaves the exchange: nobody polls the queue pair any more, but it stays open. When the last
+    /// one of the context leaves, its addresses are unknown to the others.
+    pub(super) fn leave(&self) {
+        let Membership { exchange, own } = &*self.membership;
+        if let Some(inlet) = self.inlet() {
+            inlet.close();
+        }
+        if own.inlets.iter().all(Inlet::is_closed) {
+            exchange.remove(own);
+        }
     }
 
     /// Has `wake` called when others have sent something.
@@ -230,10 +268,13 @@ impl Seat {
     }
 
     /// Moves at most `max` frames that others have sent to `burst`; returns their number.
-    pub(super) fn receive(&self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
+    pub(super) fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
+        self.refresh();
         let before = burst.len();
         if let Some(inlet) = self.inlet() {
-            burst.extend((0..max).map_while(|_| inlet.frames.pop()));
+            // Mostly there are none, and a `pop` that finds none has a fence.
+            let count = inlet.frames.len().min(max);
+            burst.extend((0..count).map_while(|_| inlet.frames.pop()));
         }
         burst.len() - before
     }
@@ -250,13 +291,14 @@ impl Seat {
         let Some(tuple) = self.tuple(&frame).filter(|_| !is_alone) else {
             return Returned::Own(frame);
         };
-        let learned = self.membership.exchange.flows.learn(&tuple, self.queue);
+        let learned = self.membership.exchange.flows.learn(self.vlan(), &tuple, self.queue);
         if learned == Some(self.queue) {
             return Returned::Own(frame);
         }
         let ip = tuple.local.ip();
+        // The queue may have another owner now.
         let by_flow = learned
-            .and_then(|queue| self.known.borrowers.iter().find_map(|other| other.inlet(queue)));
+            .and_then(|queue| self.receivers(ip).find_map(|receiver| receiver.open_inlet(queue)));
         let inlet = by_flow.or_else(|| {
             let is_own = self.membership.own.has_address(self.vlan(), ip);
             let receiver = if is_own { None } else { self.receivers(ip).next() };
@@ -292,10 +334,11 @@ impl Seat {
     }
 
     /// Returns the inlet of a context for what this queue pair sends, as over a link that connects
-    /// queue `i` with queue `i`.
+    /// queue `i` with queue `i`, or of the next of its queue pairs that has not left.
     fn inlet_at<'a>(&self, receiver: &'a Borrower) -> Option<&'a Inlet> {
         let index = usize::from(self.queue - self.membership.own.queues.start);
-        receiver.inlets.get(index.checked_rem(receiver.inlets.len())?)
+        let (before, from) = receiver.inlets.split_at(index.checked_rem(receiver.inlets.len())?);
+        from.iter().chain(before).find(|inlet| !inlet.is_closed())
     }
 
     /// Returns the queue pair's own inlet.
@@ -317,10 +360,15 @@ impl Seat {
         segment.ok().map(|segment| segment.tuple)
     }
 
+    /// True if the list of borrowers has not changed since it was copied.
+    fn is_current(&self) -> bool {
+        self.membership.exchange.version.load(Ordering::Acquire) == self.known.version
+    }
+
     /// Copies the list of borrowers if it has changed.
     fn refresh(&mut self) {
-        let exchange = &self.membership.exchange;
-        if exchange.version.load(Ordering::Acquire) != self.known.version {
+        if !self.is_current() {
+            let exchange = &self.membership.exchange;
             let borrowers = lock(&exchange.borrowers);
             let version = exchange.version.load(Ordering::Acquire);
             self.known = Known { version, borrowers: borrowers.clone() };
@@ -334,5 +382,64 @@ fn give(inlet: Option<&Inlet>, frame: DpdkRx) -> Returned {
         None => Returned::Own(frame),
         Some(inlet) if inlet.push(frame) => Returned::Sent,
         Some(_) => Returned::Dropped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use ferrowarp_proto::device::{Device as _, TxClass};
+
+    use super::*;
+    use crate::device::tests::pair;
+    use crate::device::{DpdkDevice, OpenConfig};
+
+    /// Joins the exchange of a port that exists in this test only.
+    fn join(queues: Range<u16>, ip: IpAddr) -> Vec<Seat> {
+        let membership = Membership::join(u16::MAX, queues.clone(), || [2, 0, 0, 0, 0, 1]);
+        let seats: Vec<_> = queues.map(|queue| Seat::new(Arc::clone(&membership), queue)).collect();
+        seats.iter().for_each(|seat| seat.set_addresses(Some(7), [ip].into_iter()));
+        seats
+    }
+
+    fn frame(device: &mut DpdkDevice) -> DpdkRx {
+        DpdkRx(device.allocate(TxClass::Control).unwrap().0.into_received())
+    }
+
+    /// Each frame wakes the owner of its queue. Those to one that has left go to the others of its
+    /// context, and none once all have.
+    #[test]
+    fn frames_wake_the_owner_of_a_queue_until_it_leaves() {
+        let (mut device, _peer) = pair(&OpenConfig::new());
+        let [left_ip, right_ip] = [1, 2].map(|host| IpAddr::from([198, 18, 0, host]));
+        let mut left = join(0..1, left_ip).pop().unwrap();
+        let mut right = join(1..3, right_ip);
+        let woken: [Arc<AtomicUsize>; 2] = Default::default();
+        for (seat, count) in right.iter().zip(&woken) {
+            let count = Arc::clone(count);
+            seat.wake_by(Box::new(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            }));
+        }
+        let receiver = Arc::clone(&right[0].membership.own);
+        for expected in [[1, 0], [2, 0], [2, 1]] {
+            let inlet = left.inlet_at(&receiver).unwrap();
+            assert!(inlet.push(frame(&mut device)));
+            assert_eq!(woken.each_ref().map(|count| count.load(Ordering::Relaxed)), expected);
+            if expected == [2, 0] {
+                let mut burst = Vec::new();
+                assert_eq!(right[0].receive(&mut burst, 1), 1);
+                right[0].leave();
+                assert!(right[0].is_empty(), "the frames that wait are freed");
+                assert!(!inlet.push(frame(&mut device)), "nobody receives it");
+            }
+        }
+        assert!(left.has_address(right_ip), "the second is there");
+        right[1].leave();
+        assert!(!left.has_address(right_ip) && left.has_address(left_ip));
+        left.refresh();
+        assert!(!left.has_address(right_ip) && left.has_address(left_ip));
+        assert!(left.inlet_at(&receiver).is_none());
     }
 }

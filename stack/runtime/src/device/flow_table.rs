@@ -26,13 +26,13 @@ impl FlowTable {
         Self { flows, hash: RandomState::new() }
     }
 
-    /// Notes that the remote end of a received segment has sent it on this queue. Returns the queue
-    /// on which the local end has sent, if that is known.
+    /// Notes that the remote end of a received segment has sent it on this queue, in this VLAN.
+    /// Returns the queue on which the local end has sent, if that is known.
     #[expect(clippy::cast_possible_truncation, reason = "parts of the entry")]
-    pub(super) fn learn(&self, tuple: &FourTuple, queue: u16) -> Option<u16> {
+    pub(super) fn learn(&self, vlan: Option<u16>, tuple: &FourTuple, queue: u16) -> Option<u16> {
         let FourTuple { local, remote } = *tuple;
         let is_remote_higher = remote > local;
-        let hash = self.hash.hash_one((local.min(remote), local.max(remote)));
+        let hash = self.hash.hash_one((vlan, local.min(remote), local.max(remote)));
         let flow = &self.flows[hash as usize % FLOW_COUNT];
         let (tag, known) = (hash >> 32 << 32, flow.load(Ordering::Relaxed));
         let old = if known >> 32 << 32 == tag { known } else { tag };
@@ -63,20 +63,21 @@ mod tests {
     #[test]
     fn each_end_finds_the_queue_of_the_other() {
         let (table, tuple) = (FlowTable::new(), tuple(50_000));
-        assert_eq!(table.learn(&tuple, 3), None, "the local end has sent nothing");
-        assert_eq!(table.learn(&reverse(tuple), 0), Some(3));
-        assert_eq!(table.learn(&tuple, 3), Some(0));
-        assert_eq!(table.learn(&tuple, 4), Some(0), "it has moved");
-        assert_eq!(table.learn(&reverse(tuple), 0), Some(4));
+        assert_eq!(table.learn(None, &tuple, 3), None, "the local end has sent nothing");
+        assert_eq!(table.learn(None, &reverse(tuple), 0), Some(3));
+        assert_eq!(table.learn(None, &tuple, 3), Some(0));
+        assert_eq!(table.learn(None, &tuple, 4), Some(0), "it has moved");
+        assert_eq!(table.learn(None, &reverse(tuple), 0), Some(4));
+        assert_eq!(table.learn(Some(7), &reverse(tuple), 0), None, "another VLAN");
     }
 
     #[test]
     fn connection_is_never_taken_for_another() {
         let table = FlowTable::new();
         for port in 1..=20_000 {
-            assert_eq!(table.learn(&tuple(port), 7), None, "{port}");
+            assert_eq!(table.learn(None, &tuple(port), 7), None, "{port}");
         }
-        let is_known = |&port: &u16| table.learn(&reverse(tuple(port)), 8) == Some(7);
+        let is_known = |&port: &u16| table.learn(None, &reverse(tuple(port)), 8) == Some(7);
         // The last one of each place is looked up first.
         let known = (1..=20_000).rev().filter(is_known).count();
         assert!((FLOW_COUNT / 2..=FLOW_COUNT).contains(&known), "{known}");

@@ -15,7 +15,7 @@ use crate::device::frame::DpdkRx;
 
 /// Frames that were returned to a queue pair and wait to be received, at most: its own, and as many
 /// of others. More are dropped, as by a receive queue. They lie in the mbufs of their sender, so
-/// they take none of a pool.
+/// they take none of the receiver's pool.
 pub(super) const HAIRPIN_LEN: usize = 512;
 
 /// Frames returned to a queue pair and not received yet.
@@ -68,7 +68,7 @@ impl Hairpin {
 
     /// Moves at most `max` frames to `burst`, half of them those of others; returns their number.
     pub(super) fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
-        let of_others = self.seat().map_or(0, |seat| seat.receive(burst, max.div_ceil(2)));
+        let of_others = self.seat.as_mut().map_or(0, |seat| seat.receive(burst, max.div_ceil(2)));
         let count = self.frames.len().min(max - of_others);
         burst.extend(self.frames.drain(..count));
         of_others + count

@@ -149,6 +149,13 @@ impl DpdkDevice {
         }
     }
 
+    /// Has other users of the port send nothing more to the queue pair, which nobody polls.
+    pub(super) fn leave(&self) {
+        if let Some(seat) = self.seat() {
+            seat.leave();
+        }
+    }
+
     fn seat(&self) -> Option<&Seat> {
         self.occasional.as_ref()?.hairpin.as_ref()?.seat()
     }

@@ -70,6 +70,8 @@ pub(crate) trait ShardControl: ShardEnd + Send {
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>);
     /// See [`Port::wake_by`](crate::device::Port::wake_by).
     fn wake_by(&self, wake: Box<dyn Fn() + Send + Sync>);
+    /// See [`Port::leave`](crate::device::Port::leave).
+    fn leave(&self);
 
     fn add_cq(&mut self, id: CqId, producer: CqProducer);
     fn remove_cq(&mut self, cq: CqId);

@@ -210,6 +210,10 @@ where
         self.engine.device().wake_by(wake);
     }
 
+    fn leave(&self) {
+        self.engine.device().leave();
+    }
+
     fn add_cq(&mut self, id: CqId, producer: CqProducer) {
         self.engine.completions_mut().add(id, producer);
     }

@@ -312,6 +312,7 @@ impl Shard {
             self.doorbells.close();
             attempt(|| failed.abandon(is_last, reason));
             attempt(|| failed.publish_failure(is_last));
+            failed.leave();
             *self.failed_engine.lock().unwrap_or_else(PoisonError::into_inner) = Some(failed);
         }
         drop(failing);

@@ -1,5 +1,6 @@
 //! A panic during a poll ends the context, with events, flushed requests and errors.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ferrowarp::{
@@ -33,7 +34,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     for wr_id in 0..RECEIVES as u64 {
         b.post_recv(wr_id, recv_mr.sge(0, 64)).unwrap();
     }
-    assert!(!right.context.has_failed());
+    assert!(!right.context.has_failed() && !hooks.has_left.load(Ordering::Relaxed));
     while events.next_event().is_some() {}
     cq.req_notify(Notify::Solicited).unwrap();
     let start = Instant::now();
@@ -61,6 +62,7 @@ fn panic_ends_the_context(drive: DriveMode) {
     let got = [events.wait(TIMEOUT), events.wait(TIMEOUT), events.wait(TIMEOUT)];
     let end = Some(AsyncEvent::Connection { qp: b.id() });
     assert_eq!(got, [end, Some(AsyncEvent::Failed), None]);
+    assert!(hooks.has_left.load(Ordering::Relaxed), "frames of other contexts would wait for it");
     // Outstanding receives are flushed, in order.
     let found: Vec<_> = poll_once(&cq).iter().map(|wc| (wc.wr_id, wc.status)).collect();
     let flushed: Vec<_> = (0..RECEIVES as u64).map(|id| (id, WcStatus::Flushed)).collect();

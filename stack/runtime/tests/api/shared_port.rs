@@ -41,9 +41,19 @@ fn qp(end: &Endpoint, shard: Option<usize>) -> Qp {
 
 /// Connects from `left` to a listener of `right` at this address and port.
 fn connect_at(left: &Endpoint, right: &Endpoint, remote: SocketAddr) -> (Qp, Qp) {
+    connect_with(left, right, remote, ConnParam::new())
+}
+
+/// As [`connect_at`], with these parameters.
+fn connect_with(
+    left: &Endpoint,
+    right: &Endpoint,
+    remote: SocketAddr,
+    param: ConnParam,
+) -> (Qp, Qp) {
     let listener = right.context.listen(remote.port(), 4).unwrap();
     let a = qp(left, None);
-    a.connect(remote, ConnParam::new()).unwrap();
+    a.connect(remote, param).unwrap();
     let mut request = None;
     drive_until(&left.context, &right.context, || {
         request = request.take().or_else(|| listener.next_request());
@@ -187,18 +197,39 @@ fn settings_of_the_contexts_may_differ() {
     }
 }
 
+/// The same addresses and ports in two VLANs.
 #[test]
 fn contexts_in_different_vlans_are_apart() {
     isolate!();
-    let [port, _other] = host(2);
-    let vlan = |config: Config| {
-        let is_left = config.addresses[0].ip == address(1);
-        if is_left { config.vlan(7) } else { config }
+    let [port, _other] = host(4);
+    let open = |host: u8, queue, vlan| {
+        let mut config = config(&port, host, queue, DriveMode::Inline);
+        config.vlan = vlan;
+        Endpoint::new(Context::open(config).unwrap())
     };
-    let [(left, _), (right, [ip, _])] = open_two(&port, vlan);
-    let _listener = right.context.listen(PORT, 1).unwrap();
-    let error = refusal(&left, &right, SocketAddr::new(ip, PORT));
+    let remote = SocketAddr::new(address(2), PORT);
+    let [(left, right), (_, other)] = [(1, Some(7)), (3, None)].map(|(queue, vlan)| {
+        let (left, right) = (open(1, queue, vlan), open(2, queue + 1, vlan));
+        let param = ConnParam::new().local_port(50_000);
+        let (a, b) = connect_with(&left, &right, remote, param);
+        exchange((&left, &a), (&right, &b));
+        (left, right)
+    });
+    right.context.close();
+    let _listener = other.context.listen(PORT, 1).unwrap();
+    let error = refusal(&left, &other, remote);
     assert_eq!(error, ConnectError::Unreachable, "nobody answers ARP");
+}
+
+#[test]
+fn contexts_without_a_route_reach_each_other() {
+    isolate!();
+    let [port, _other] = host(2);
+    let mut config = config(&port, 2, 2, DriveMode::Inline);
+    let ip = IpAddr::from([203, 0, 113, 2]);
+    config.addresses[0].ip = ip;
+    let (left, right) = (open(&port, 1, 1), Endpoint::new(Context::open(config).unwrap()));
+    connect_both_ways((&left, address(1)), (&right, ip));
 }
 
 /// A peer on the link that takes the address of a context gets no answer of another one.

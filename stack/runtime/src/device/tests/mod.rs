@@ -34,7 +34,7 @@ fn skip(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
-fn pair(config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
+pub(super) fn pair(config: &OpenConfig) -> (DpdkDevice, DpdkDevice) {
     open(&DeviceSpec::Ring, config).unwrap().into_pair().expect("ring is a pair")
 }
 

@@ -1,5 +1,6 @@
 //! A port that runs functions of the test in the middle of a poll of the shard.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ferrowarp::device::{
@@ -22,6 +23,8 @@ pub(crate) struct Hooks {
     pub(crate) tx: Hook,
     /// Function of the shard to call when the device is removed.
     pub(crate) removal: Hook,
+    /// The port was told that nobody polls it any more.
+    pub(crate) has_left: Arc<AtomicBool>,
 }
 
 /// A port that runs its hooks before each burst.
@@ -41,6 +44,10 @@ pub(crate) fn run(hook: &Hook) {
 impl Port for HookedPort {
     fn observe_removal(&self, observer: Box<dyn FnOnce() + Send>) {
         *self.hooks.removal.lock().unwrap() = Some(observer);
+    }
+
+    fn leave(&self) {
+        self.hooks.has_left.store(true, Ordering::Relaxed);
     }
 }
 
