@@ -384,11 +384,13 @@
 //!   the same queue. There are as many shards as queues.
 //! - The mempool's mbufs hold a frame of the MTU: [`Config::mtu`] plus 18 bytes, plus
 //!   `RTE_PKTMBUF_HEADROOM`. The mempool has as many mbufs as [`Config::pools`] requests: frames in
-//!   flight, transmit descriptors, control packets, and the caches of threads (1.5 times the
-//!   mempool's cache size for each). The error has the number. For a smaller mempool lower
-//!   [`PoolNeeds::path_bytes`] and [`PoolNeeds::windows`]: less is in flight then. The last free
-//!   mbufs are for retransmissions and control packets. The stack takes all others when it can, so
-//!   give it a mempool that serves nothing else.
+//!   flight or held by other contexts on the port, transmit descriptors, control packets, and the
+//!   caches of threads (1.5 times the mempool's cache size for each). Other contexts with which
+//!   this one is connected free its mbufs, so count their threads in [`PoolNeeds::threads`]. The
+//!   error has the number. For a smaller mempool lower [`PoolNeeds::path_bytes`] and
+//!   [`PoolNeeds::windows`]: less is in flight then. The last free mbufs are for retransmissions
+//!   and control packets. The stack takes all others when it can, so give it a mempool that serves
+//!   nothing else.
 //! - The mempools of the receive queues hold the receive descriptors and the frames that the stack
 //!   keeps for out-of-order data: [`PoolNeeds::in_flight`] for each queue. Few drivers of virtual
 //!   devices report their mempools; with the others the stack cannot check this.
@@ -410,7 +412,8 @@
 //!
 //! - Contexts on one port reach each other, with the same address or different ones. Their frames
 //!   stay in memory. Contexts with the same address need different [`Config::source_ports`], also
-//!   for the flow rules. Poll all of them: each passes on the segments that it cannot match.
+//!   for the flow rules. Poll all of them: each passes on the segments that it cannot match, and a
+//!   connect to a context that nobody polls times out.
 //! - Over `net_ring` and memif and `net_virtio_user` queue `i` receives from the peer's queue `i`,
 //!   so each context needs a peer there.
 //! - For IPv6 the port must receive multicast (`rte_eth_allmulticast_enable` or promiscuous mode).
@@ -432,9 +435,9 @@
 //! - Open and close contexts while you make no other control calls of ethdev.
 //! - Close the context ([`Context::close`]) and end the threads that have used it before you close
 //!   the port, free the mempools or call `rte_eal_cleanup`.
-//! - If contexts on the port are connected to each other, each holds mbufs of the others. Close all
-//!   of them before you free one mempool. The mempools must allow several producers, as those of
-//!   `rte_pktmbuf_pool_create` do.
+//! - Each context may hold mbufs of the others on its port, also without a connection to them.
+//!   Close all of them before you free any of their mempools. The mempools must allow several
+//!   producers, as those of `rte_pktmbuf_pool_create` do.
 //! - When the context is closed, frames that the port has not sent yet are still in its transmit
 //!   queue. They return to your mempool in time.
 

@@ -77,6 +77,13 @@ pub(super) fn open(
     let steering = Arc::new(Steering::of_borrowed(quirks, rx, &host.queues));
     let exchange =
         Membership::join(rx.port_id(), host.queues.clone(), || quirks.mac.stack_mac(info.mac));
+    if quirks.mac.mac_by_port(info.mac).is_some_and(|mac| mac != exchange.mac()) {
+        tracing::warn!(
+            "{}: the port's hardware address has changed, and its contexts keep the one that it \
+             had: close all of them, then open them again",
+            device()
+        );
+    }
     let send_mtu = config.mtu.min(quirks.send_mtu_max);
     let capabilities = Capabilities {
         mac: exchange.mac(),
@@ -152,8 +159,7 @@ fn needs_of(
     let (_, tx_descriptors) = quirks.descriptors(false);
     let tx_descriptors = setup.tx_descriptors.unwrap_or(tx_descriptors);
     let (queues, cache) = (config.queues, pool.config().cache);
-    let is_shared = quirks.rx_shares_sender_mbufs;
-    let needs = config.pools.one_pool(config.mtu, tx_descriptors, queues, cache, is_shared);
+    let needs = config.pools.one_pool(config.mtu, tx_descriptors, queues, cache);
     needs.with_room_for(config.tx_mtu())
 }
 

@@ -161,20 +161,18 @@ impl PoolNeeds {
     }
 
     /// Returns the size of one mempool for `queues` queue pairs, of which each thread caches
-    /// `cache` mbufs; `is_shared`: received mbufs are the sender's, as over `ring`. The threads are
-    /// those of all queue pairs ([`PoolNeeds::of_queue`]).
+    /// `cache` mbufs. The threads are those of all queue pairs ([`PoolNeeds::of_queue`]). Other
+    /// contexts on the port receive the mbufs themselves, as the peer does over `ring`.
     pub(super) fn one_pool(
         &self,
         mtu: u16,
         tx_descriptors: u16,
         queues: u16,
         cache: u32,
-        is_shared: bool,
     ) -> OnePool {
         let queues = u32::from(queues);
-        let held_by_peer = if is_shared { self.held_by_peer(mtu) } else { 0 };
         let in_flight = self.in_flight(mtu).saturating_add(u32::from(BURST));
-        let data = in_flight.saturating_add(held_by_peer);
+        let data = in_flight.saturating_add(self.held_by_peer(mtu));
         // A cache is flushed at 1.5 times its size.
         let cached = self.threads.saturating_mul(cache.saturating_add(cache / 2));
         let control = queues.saturating_mul(CONTROL_FRAME_COUNT.saturating_add(self.tx_queue));
@@ -376,22 +374,22 @@ mod tests {
     #[test]
     fn one_pool_has_room_for_each_kind_of_frame_and_for_the_caches() {
         let needs = PoolNeeds::new();
-        let one = needs.one_pool(1500, 64, 1, 0, false);
-        let sizes = PoolNeeds { threads: 0, ..needs }.sizes(1500, 0, 0);
-        assert_eq!(one.count, sizes.data + 64 + sizes.control + sizes.reserve);
+        let one = needs.one_pool(1500, 64, 1, 0);
+        let without_threads = PoolNeeds { threads: 0, ..needs };
+        // Other contexts on the port hold frames as well, as the peer does over `ring`.
+        let data = without_threads.ring_sizes(1500).data;
+        let sizes = without_threads.sizes(1500, 0, 0);
+        assert!(data > sizes.data);
+        assert_eq!(one.count, data + 64 + sizes.control + sizes.reserve);
         assert_eq!(one.left_by_data, sizes.control + sizes.reserve);
         assert_eq!(one.left_by_control, sizes.reserve);
         assert_eq!(one.frame_capacity, 1518);
-        let cached = needs.one_pool(1500, 64, 1, 250, false);
+        let cached = needs.one_pool(1500, 64, 1, 250);
         assert_eq!(cached.count - one.count, needs.threads * 375);
-        let two = needs.one_pool(1500, 64, 2, 250, false);
+        let two = needs.one_pool(1500, 64, 2, 250);
         assert_eq!(two.count - cached.count, one.count, "the caches are the threads'");
-        // Over `ring` the peer holds frames as well.
-        assert!(
-            needs.one_pool(1500, 0, 1, 0, true).count > needs.one_pool(1500, 0, 1, 0, false).count
-        );
         let all = PoolNeeds { windows: u32::MAX, threads: u32::MAX, ..needs };
-        assert_eq!(all.one_pool(1500, 512, 64, 512, false).count, u32::MAX);
+        assert_eq!(all.one_pool(1500, 512, 64, 512).count, u32::MAX);
     }
 
     #[test]

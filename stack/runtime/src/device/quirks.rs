@@ -121,13 +121,18 @@ pub(super) enum MacFrom {
 impl MacFrom {
     /// Returns the stack's MAC address on a port with the address `port`, all zero if it has none.
     pub(super) fn stack_mac(self, port: [u8; 6]) -> [u8; 6] {
+        self.mac_by_port(port).unwrap_or_else(next_local_mac)
+    }
+
+    /// Returns the stack's MAC address if the port's determines it.
+    pub(super) fn mac_by_port(self, port: [u8; 6]) -> Option<[u8; 6]> {
         let [first, b, c, d, e, last] = port;
         match self {
-            _ if port == [0; 6] => next_local_mac(),
-            Self::Port => port,
+            _ if port == [0; 6] => None,
+            Self::Port => Some(port),
             // Locally administered, unicast.
-            Self::PortFlipped => [(first | 0x02) & 0xfe, b, c, d, e, last ^ 0x01],
-            Self::Local => next_local_mac(),
+            Self::PortFlipped => Some([(first | 0x02) & 0xfe, b, c, d, e, last ^ 0x01]),
+            Self::Local => None,
         }
     }
 }
