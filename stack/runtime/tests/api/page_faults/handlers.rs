@@ -2,7 +2,6 @@
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 use super::*;
 
@@ -12,6 +11,8 @@ type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 static HANDLED: AtomicU32 = AtomicU32::new(0);
 /// Page that a handler maps, as a program with its own paging does.
 static PAGED: AtomicUsize = AtomicUsize::new(0);
+/// The program's handler that was installed last.
+static INSTALLED: AtomicUsize = AtomicUsize::new(0);
 /// What the program's second handler has replaced.
 static REPLACED: AtomicUsize = AtomicUsize::new(0);
 
@@ -105,11 +106,18 @@ fn install(handler: Handler) -> usize {
 
 /// Installs the handler at an address; returns what it has replaced.
 fn install_with(sa_sigaction: usize, sa_flags: c_int) -> usize {
+    INSTALLED.store(sa_sigaction, Ordering::Relaxed);
     // SAFETY: no flags, and an empty mask.
+    let action = unsafe { std::mem::zeroed() };
+    change(&libc::sigaction { sa_sigaction, sa_flags, ..action })
+}
+
+/// Installs this action, unless it is null; returns the handler before.
+fn change(action: *const libc::sigaction) -> usize {
+    // SAFETY: zeros are a value of it.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
-    let action = libc::sigaction { sa_sigaction, sa_flags, ..old };
     // SAFETY: the handlers do only what is possible in one.
-    assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, &raw mut old) }, 0);
+    assert_eq!(unsafe { libc::sigaction(libc::SIGSEGV, action, &raw mut old) }, 0);
     old.sa_sigaction
 }
 
@@ -137,10 +145,10 @@ fn expect_caught(left: &Endpoint, right: &Endpoint) {
     poll_once(&left.cq);
 }
 
-/// Polls until the shards have looked at the handlers.
+/// Polls until the shards have replaced the program's handler.
 fn let_the_shards_look(left: &Endpoint, right: &Endpoint) {
-    let start = Instant::now();
-    drive_until(&left.context, &right.context, || start.elapsed() > Duration::from_millis(5));
+    let is_replaced = || change(ptr::null()) != INSTALLED.load(Ordering::Relaxed);
+    drive_until(&left.context, &right.context, is_replaced);
 }
 
 #[test]
