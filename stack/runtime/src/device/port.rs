@@ -284,8 +284,8 @@ impl DpdkDevice {
     }
 
     /// Receives from the port and what it has returned; neither takes more than half of a burst if
-    /// the other has as much.
-    #[cold]
+    /// the other has as much. Borrowed queue pairs always do.
+    #[inline(never)]
     fn receive_occasional(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
         let returned = self.hairpin().map_or(0, |hairpin| hairpin.receive(burst, max / 2));
         let from = burst.len();
