@@ -62,11 +62,13 @@ impl PeerWatch {
 }
 
 /// Reads the state of the link, and starts the thread that watches it, which drops it at its end. A
-/// context without a link to watch has no such thread, and its link is up.
+/// context without a link to watch has no such thread, and its link is up. `wake` ends the sleeps of
+/// threads on the port, who find an event of the link then.
 pub(crate) fn start(
     link: Option<Box<dyn PortLink>>,
     state: &LinkState,
     events: &Arc<AsyncEventQueue>,
+    wake: impl Fn() + Send + 'static,
     loss: PeerLoss,
 ) -> std::io::Result<Option<ContextThread>> {
     let Some(mut link) = link else { return Ok(None) };
@@ -78,7 +80,12 @@ pub(crate) fn start(
     let mut peer = link.is_to_process().then_some(peer);
     let (events, state) = (Arc::clone(events), state.clone());
     let thread = ContextThread::start("ferrowarp-link".into(), move |stop| {
-        watch(&mut *link, &state, &events, peer.as_mut(), stop);
+        let publish = |event| {
+            let has_room = events.publish_state(event);
+            wake();
+            has_room
+        };
+        watch(&mut *link, &state, publish, peer.as_mut(), stop);
     })?;
     Ok(Some(thread))
 }
@@ -86,7 +93,7 @@ pub(crate) fn start(
 fn watch(
     link: &mut dyn PortLink,
     state: &LinkState,
-    events: &AsyncEventQueue,
+    publish: impl Fn(AsyncEvent) -> bool,
     mut peer: Option<&mut PeerWatch>,
     stop: &AtomicBool,
 ) {
@@ -108,7 +115,7 @@ fn watch(
             // Before the event: who takes that finds the state.
             state.set(link, is_up);
             let event = if is_up { AsyncEvent::PortActive } else { AsyncEvent::PortError };
-            if !events.publish_state(event) {
+            if !publish(event) {
                 return;
             }
         }

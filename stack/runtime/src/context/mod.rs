@@ -301,9 +301,10 @@ impl ContextInner {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return ready();
             }
-            // Each poll advances virtual time.
-            if busy || self.config.virtual_time.is_some() {
+            if busy {
                 backoff.on_busy();
+            } else if self.has_virtual_time() {
+                backoff.on_idle_awake();
             } else {
                 let mut value = None;
                 backoff.on_idle(now, deadline, |limit| {
@@ -317,6 +318,11 @@ impl ContextInner {
                 }
             }
         }
+    }
+
+    /// True if each poll advances virtual time: nothing comes to a thread that sleeps.
+    pub(crate) fn has_virtual_time(&self) -> bool {
+        self.config.virtual_time.is_some()
     }
 
     /// Sleeps on the port, if only the application polls, and it has one shard.

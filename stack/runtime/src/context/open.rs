@@ -182,6 +182,11 @@ impl Context {
             threads.extend(thread.map_err(OpenError::Thread)?);
         }
         let weak: Vec<Weak<Shard>> = shards.iter().map(Arc::downgrade).collect();
+        let sleepers = weak.clone();
+        let wake = move || {
+            let shards = sleepers.iter().filter_map(Weak::upgrade);
+            shards.for_each(|shard| shard.helper_wakeup().interrupt_sleep());
+        };
         let end_connections = move || {
             for shard in weak.iter().filter_map(Weak::upgrade) {
                 let _ = shard.control(|engine, now| engine.on_link_lost(now));
@@ -192,7 +197,7 @@ impl Context {
         };
         let loss =
             PeerLoss { grace: config.link_down_grace, end_connections: Box::new(end_connections) };
-        let thread = link_monitor::start(link, &state, &events, loss);
+        let thread = link_monitor::start(link, &state, &events, wake, loss);
         threads.extend(thread.map_err(OpenError::Thread)?);
         let qps_max = config.qps_max;
         let inner = ContextInner {

@@ -315,6 +315,8 @@ impl Cq {
             }
             if self.inner.drive() | context.drive_paired() {
                 backoff.on_busy();
+            } else if context.has_virtual_time() {
+                backoff.on_idle_awake();
             } else {
                 let mut found = 0;
                 backoff.on_idle(now, deadline, |limit| {

@@ -1,7 +1,7 @@
 //! Sleeps of a thread that polls a shard while there is nothing to do.
 
 use std::os::fd::AsFd as _;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::Duration;
 
 use dpdk_sys::fd::{EventFd, wait_readable};
@@ -166,7 +166,7 @@ impl Shard {
     /// sleeps on the port waits for any poll. With the shard's lock held.
     #[inline]
     pub(super) fn report_quiescent(&self) {
-        if self.epoch.report_quiescent() {
+        if self.epoch.report_quiescent() && self.poller == Poller::Application {
             self.on_quiescent();
         }
     }
@@ -176,10 +176,17 @@ impl Shard {
         self.helper_wakeup.on_app_change();
     }
 
-    /// Ends the sleep of a thread of the application, and drops the port's interrupt.
+    /// Ends the sleeps of threads of the application, and drops the port's interrupt.
     pub(super) fn drop_interrupt(&self) {
-        self.helper_wakeup.interrupt_sleep();
-        drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner).take());
+        loop {
+            // Another thread may begin to sleep when the first one wakes up.
+            self.helper_wakeup.interrupt_sleep();
+            match self.bed.try_lock() {
+                Ok(mut bed) => return drop(bed.take()),
+                Err(TryLockError::Poisoned(bed)) => return drop(bed.into_inner().take()),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
     }
 
     /// Polls once more: a frame that arrived before raises no interrupt. Then calls `has_result`.

@@ -71,6 +71,9 @@ const NO_CQ: u32 = u32::MAX;
 /// rings. Everything else is a control call: it waits for the lock, for one poll of another thread
 /// at most, and calls the engine directly.
 pub(crate) struct Shard {
+    /// Bed of threads of the application, if only these poll and the port has an interrupt. Before
+    /// the engine: it is dropped before the port.
+    bed: Mutex<Option<Bed>>,
     engine: CachePadded<SpinLock<EngineSlot>>,
     epoch: QsbrEpoch,
     doorbells: Doorbells,
@@ -90,8 +93,6 @@ pub(crate) struct Shard {
     /// An engine that panicked, or whose device is to be removed. It is not used again, only
     /// dropped when the shard is closed.
     failed_engine: Mutex<Option<Box<dyn ShardControl>>>,
-    /// Bed of threads of the application, if only these poll and the port has an interrupt.
-    bed: Mutex<Option<Bed>>,
 }
 
 /// Handle to the sibling shards, those of the same context.
@@ -331,6 +332,8 @@ impl Shard {
             self.siblings.polled.fetch_sub(1, Ordering::AcqRel);
         }
         self.notify_end_observers(self.is_last_ended());
+        // No poll finds this.
+        self.helper_wakeup.interrupt_sleep();
     }
 
     /// Registers `observer` to be notified when the shard ends; at once if it has ended already.

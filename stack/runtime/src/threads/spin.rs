@@ -141,9 +141,11 @@ impl Default for Spinner {
 pub(crate) struct PollBackoff {
     spinner: Spinner,
     idle_since: Option<Instant>,
-    /// The last sleep was ended by the interrupt or another thread, and no poll has found anything
-    /// since.
+    /// The last sleep on the port was ended by the interrupt or another thread, and no poll has
+    /// found anything since.
     is_woken: bool,
+    /// Length of the sleep that follows then.
+    nap: Duration,
 }
 
 /// Time without work after which a waiting thread sleeps, and after which it sleeps for longer.
@@ -158,12 +160,18 @@ const PORT_SLEEP_MAX: Duration = Duration::from_millis(250);
 
 impl PollBackoff {
     pub(crate) const fn new() -> Self {
-        Self { spinner: Spinner::new(), idle_since: None, is_woken: false }
+        Self { spinner: Spinner::new(), idle_since: None, is_woken: false, nap: SLEEP }
     }
 
     /// To be called after a poll that found work.
     pub(crate) const fn on_busy(&mut self) {
-        (self.idle_since, self.is_woken) = (None, false);
+        (self.idle_since, self.is_woken, self.nap) = (None, false, SLEEP);
+    }
+
+    /// To be called after a poll without work instead of [`PollBackoff::on_idle`] by a thread that
+    /// must not sleep.
+    pub(crate) fn on_idle_awake(&mut self) {
+        self.spinner.on_poll(false);
     }
 
     /// To be called at `now` after a poll without work. Does not wait beyond `deadline`.
@@ -180,13 +188,16 @@ impl PollBackoff {
             .map_or(PORT_SLEEP_MAX, |deadline| deadline.saturating_duration_since(now))
             .min(PORT_SLEEP_MAX);
         // A descriptor that is readable for another reason than frames takes no whole core, nor do
-        // the polls of another thread.
+        // the polls of another thread. One of these may be about to find something.
         if std::mem::take(&mut self.is_woken) {
-            return timer_slack::sleep(sleep.min(left));
+            timer_slack::sleep(self.nap.min(left));
+            self.nap = (2 * self.nap).min(LONG_SLEEP);
+            return;
         }
         match sleep_on_port(left) {
             InterruptSleep::Interrupted | InterruptSleep::Woken => self.is_woken = true,
-            InterruptSleep::Slept | InterruptSleep::Busy => {}
+            InterruptSleep::Slept => self.nap = SLEEP,
+            InterruptSleep::Busy => self.on_busy(),
             InterruptSleep::NotIdle | InterruptSleep::Unsupported => {
                 timer_slack::sleep(sleep.min(left));
             }
