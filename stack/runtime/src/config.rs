@@ -49,8 +49,7 @@ const WINDOW_MAX: usize = 1 << 30;
 pub enum DriveMode {
     /// The application's polling calls. Without them nothing happens, not even acknowledgments.
     /// Calls that wait poll, too: they spin for 2 ms, then they sleep, on `tap` and `af_packet`
-    /// until a frame arrives, elsewhere for 50 us to 1 ms, which delays what the stack answers. Of
-    /// several threads that wait, one sleeps until a frame arrives.
+    /// until a frame arrives, elsewhere for 50 us to 1 ms. Answers to peers wait as long.
     #[default]
     Inline,
     /// A dedicated thread for each shard, pinned to a core that it keeps busy:

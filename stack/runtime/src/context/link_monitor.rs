@@ -62,8 +62,8 @@ impl PeerWatch {
 }
 
 /// Reads the state of the link, and starts the thread that watches it, which drops it at its end. A
-/// context without a link to watch has no such thread, and its link is up. `wake` ends the sleeps of
-/// threads on the port, who find an event of the link then.
+/// context without a link to watch has no such thread, and its link is up. `wake` ends the sleeps
+/// of threads on the port, which find an event of the link then.
 pub(crate) fn start(
     link: Option<Box<dyn PortLink>>,
     state: &LinkState,

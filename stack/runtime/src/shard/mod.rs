@@ -71,8 +71,7 @@ const NO_CQ: u32 = u32::MAX;
 /// rings. Everything else is a control call: it waits for the lock, for one poll of another thread
 /// at most, and calls the engine directly.
 pub(crate) struct Shard {
-    /// Bed of threads of the application, if only these poll and the port has an interrupt. Before
-    /// the engine: it is dropped before the port.
+    /// Bed of threads of the application, if only these poll. Dropped before the port.
     bed: Mutex<Option<Bed>>,
     engine: CachePadded<SpinLock<EngineSlot>>,
     epoch: QsbrEpoch,

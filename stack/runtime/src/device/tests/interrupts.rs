@@ -25,8 +25,8 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const IDLE_SHARE_MAX: f64 = 0.001;
 /// Wake-ups that are measured.
 const COUNT: usize = 200;
-/// Pauses before each: after the shorter one a helper sleeps, and after the longer one a thread that
-/// polls while it waits does so for as long as it may.
+/// Pauses before each: after the shorter one a helper sleeps, and after the longer one a thread
+/// that polls while it waits does so for as long as it may.
 const PAUSE: Duration = Duration::from_millis(1);
 const LONG_PAUSE: Duration = Duration::from_millis(25);
 
