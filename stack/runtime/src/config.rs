@@ -57,7 +57,7 @@ pub enum DriveMode {
     Dedicated,
     /// The application's polling calls. When there have been none for 20 us, or immediately when a
     /// call sleeps, a helper thread takes over. While there is nothing to do it sleeps: on `tap`,
-    /// `af_packet`, `virtio-user` and cards with receive interrupts until a frame arrives, a post,
+    /// `af_packet`, `virtio-user` and cards with receive interrupts until a frame or a post arrives
     /// or a timer expires. An idle context then uses no processor time worth mentioning.
     ///
     /// Other ports have no interrupt: the helper polls every 50 us. The interval grows to 1 ms

@@ -66,7 +66,7 @@ impl Hairpin {
         }
     }
 
-    /// Moves at most `max` frames to `burst`, half of them those of others; returns their number.
+    /// Moves at most `max` frames to `burst`, half of them from others; returns their number.
     pub(super) fn receive(&mut self, burst: &mut Vec<DpdkRx>, max: usize) -> usize {
         let of_others = self.seat.as_mut().map_or(0, |seat| seat.receive(burst, max.div_ceil(2)));
         let count = self.frames.len().min(max - of_others);
