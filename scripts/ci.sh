@@ -46,6 +46,10 @@ cargo_flags=(--locked)
 # The same packages and features in every stage, so that stages share their builds.
 if has_dpdk; then
     packages=(--workspace --features ferrowarp-tests/device)
+    if ! has_rdma_headers; then
+        packages+=(--exclude ferrowarp-verbs)
+        note "libibverbs-dev or librdmacm-dev is absent: ferrowarp-verbs is not checked"
+    fi
 else
     packages=()
     note "libdpdk is absent: only the packages that do not need it are checked"

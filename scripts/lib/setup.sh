@@ -280,11 +280,17 @@ unpack_ovs() {
 }
 
 # shellcheck disable=SC2034  # used by those who source this file
-build_packages=(libdpdk-dev libclang-dev pkg-config gcc libc6-dev ca-certificates)
+build_packages=(libdpdk-dev libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc libc6-dev
+    ca-certificates)
 
 # True if the crates over DPDK can be built.
 has_dpdk() {
     command -v pkg-config >/dev/null && pkg-config --exists libdpdk
+}
+
+# True if the crate that stands in for libibverbs and librdmacm can be built.
+has_rdma_headers() {
+    command -v pkg-config >/dev/null && pkg-config --exists libibverbs librdmacm
 }
 
 # Builds the programs of bench/instructions. Those whose instructions are counted are built alone,

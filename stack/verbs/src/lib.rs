@@ -1,0 +1,10 @@
+//! The interfaces of libibverbs and librdmacm over ferrowarp: one shared object takes the place of
+//! both libraries, so that programs of others run unchanged.
+//!
+//! `stack/verbs/link` links the object, `libibverbs.so.1`; `librdmacm.so.1` is a symbolic link to
+//! it. [`abi/versions.map`][map] lists the functions and their versions.
+//!
+//! [map]: https://github.com/ferrowarp/ferrowarp/blob/main/stack/verbs/abi/versions.map
+
+#[allow(dead_code, reason = "the whole of the headers")]
+mod abi;
