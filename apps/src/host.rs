@@ -7,8 +7,9 @@ use std::str::FromStr;
 
 use anyhow::{anyhow, ensure};
 use ferrowarp::Config;
+use ferrowarp_settings::address::{Zoned, check_host, parse_ip};
 
-use crate::network::{Zoned, check_host, parse_ip};
+use crate::network::check_zone;
 
 /// A peer: an address, `198.18.0.1` or `2001:2::1`, or a name, `db1`; with a port, `db1:4420` or
 /// `[2001:2::1]:4420`. A name is resolved as it is parsed.
@@ -64,7 +65,7 @@ impl Host {
         let is_own = |ip| config.addresses.iter().any(|own| own.ip == ip);
         let reached = |peer: &&Zoned| !is_own(peer.ip) && config.reaches(peer.ip);
         if let Some(peer) = self.candidates.iter().find(reached) {
-            peer.check_zone(&config.device).map_err(|error| anyhow!("{error}"))?;
+            check_zone(peer, &config.device).map_err(|error| anyhow!("{error}"))?;
             return Ok(SocketAddr::new(peer.ip, port));
         }
         let tried: Vec<IpAddr> = self.candidates.iter().map(|peer| peer.ip).collect();

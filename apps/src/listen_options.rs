@@ -3,8 +3,9 @@
 use anyhow::{anyhow, ensure};
 use clap::Args;
 use ferrowarp::{Config, ListenAddr};
+use ferrowarp_settings::address::{Zoned, check_host, parse_ip};
 
-use crate::network::{Zoned, check_host, parse_ip};
+use crate::network::check_zone;
 
 /// Address on which a server listens.
 #[derive(Clone, Debug, Default, Args)]
@@ -39,7 +40,7 @@ impl ListenArgs {
             .iter()
             .any(|own| own.ip == ip || (ip.is_unspecified() && own.ip.is_ipv4() == ip.is_ipv4()));
         ensure!(is_covered, "--bind {ip}: give an address that --address has, or omit it");
-        address.check_zone(&config.device).map_err(|error| anyhow!("--bind: {error}"))
+        check_zone(address, &config.device).map_err(|error| anyhow!("--bind: {error}"))
     }
 }
 

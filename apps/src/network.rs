@@ -7,6 +7,9 @@ use clap::Args;
 use ferrowarp::cm::dscp_of_tos;
 use ferrowarp::device::DeviceSpec;
 use ferrowarp::{Config, InterfaceAddress, Route, StaticNeighbor};
+use ferrowarp_settings::address::{
+    Cidr, Neighbor, Router, Zoned, parse_local, parse_neighbor, parse_route, parse_router,
+};
 
 /// Addresses of client and server of a pair in one process (benchmark ranges).
 const LOOP_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
@@ -56,132 +59,20 @@ pub struct NetworkArgs {
     pub ipv6: bool,
 }
 
-/// An address, with the zone of a link-local one if given (RFC 4007 section 11): `fe80::1%tap0`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Zoned {
-    /// The address.
-    pub ip: IpAddr,
-    /// Name or index of an interface.
-    pub zone: Option<String>,
-}
-
-impl Zoned {
-    /// Checks that the zone is that of the device, which is one link.
-    ///
-    /// # Errors
-    /// A sentence that states the remedy.
-    pub fn check_zone(&self, device: &DeviceSpec) -> Result<(), String> {
-        let Self { ip, zone: Some(zone) } = self else { return Ok(()) };
-        let Some(interface) = device.interface() else {
-            return Err(format!("write {ip} without %{zone}: {device} is one link without a zone"));
-        };
-        let is_index =
-            || zone.parse().is_ok_and(|index: u32| device.interface_index() == Some(index));
-        if zone == interface || is_index() {
-            return Ok(());
-        }
-        Err(format!("{ip}%{zone} is on another link: {device} has the zone %{interface}"))
-    }
-}
-
-/// An address and its prefix length.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cidr {
-    /// The address.
-    pub address: Zoned,
-    /// Prefix length in bits.
-    pub len: u8,
-}
-
-/// A router, and the MTU of its route if it has one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Router {
-    /// The router's address.
-    pub address: Zoned,
-    /// The MTU.
-    pub mtu: Option<u16>,
-}
-
-impl Router {
-    /// Returns a route through the router.
-    fn route(&self, destination: IpAddr, prefix_len: u8) -> Route {
-        let route = Route::new(destination, prefix_len, self.address.ip);
-        self.mtu.map_or(route, |mtu| route.mtu(mtu))
-    }
-}
-
-/// A host on the link, and its hardware address.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Neighbor {
-    /// The address.
-    pub address: Zoned,
-    /// The hardware address.
-    pub mac: [u8; 6],
-}
-
-/// Parses an address and a prefix length.
-fn parse_cidr(text: &str) -> Result<Cidr, String> {
-    let example = || "give an address and a prefix length, such as 198.18.0.1/24".to_owned();
-    let (address, len) = text.split_once('/').ok_or_else(example)?;
-    let address = parse_ip(address)?.ok_or_else(example)?;
-    let most = if address.ip.is_ipv4() { 32 } else { 128 };
-    if len.is_empty() || !len.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(example());
-    }
-    match len.parse() {
-        Ok(len) if len <= most => Ok(Cidr { address, len }),
-        _ => Err(format!("the prefix is too long: give 0 to {most} bits")),
-    }
-}
-
-/// Parses a local address and its prefix length.
-fn parse_local(text: &str) -> Result<Cidr, String> {
-    let cidr = parse_cidr(text)?;
-    check_host(cidr.address.ip)?;
-    let address = InterfaceAddress { ip: cidr.address.ip, prefix_len: cidr.len };
-    if !address.is_host() {
-        return Err("it is the address of the whole link: give one of a host on it".to_owned());
-    }
-    Ok(cidr)
-}
-
-/// Parses the address of a router, and an MTU.
-fn parse_router(text: &str) -> Result<Router, String> {
-    let form = "give an address, such as 198.18.0.254 or 198.18.0.254,mtu=1400";
-    let (address, mtu) = match text.split_once(',') {
-        None => (text, None),
-        Some((address, rest)) => {
-            let mtu = rest.strip_prefix("mtu=").and_then(|mtu| mtu.parse().ok()).ok_or(form)?;
-            (address, Some(mtu))
-        }
+/// Checks that the zone of an address is that of the device, which is one link.
+///
+/// # Errors
+/// A sentence that states the remedy.
+pub fn check_zone(address: &Zoned, device: &DeviceSpec) -> Result<(), String> {
+    let Zoned { ip, zone: Some(zone) } = address else { return Ok(()) };
+    let Some(interface) = device.interface() else {
+        return Err(format!("write {ip} without %{zone}: {device} is one link without a zone"));
     };
-    let address = parse_ip(address)?.ok_or(form)?;
-    check_host(address.ip)?;
-    // As `--mtu`.
-    let min = if address.ip.is_ipv4() { 576 } else { 1280 };
-    if mtu.is_some_and(|mtu| mtu < min) {
-        return Err(format!("the MTU is too small: give {min} or more"));
+    let is_index = || zone.parse().is_ok_and(|index: u32| device.interface_index() == Some(index));
+    if zone == interface || is_index() {
+        return Ok(());
     }
-    Ok(Router { address, mtu })
-}
-
-/// Parses an address and a hardware address.
-fn parse_neighbor(text: &str) -> Result<Neighbor, String> {
-    let form = "give an address and a hardware address, such as 198.18.0.2=02:00:00:00:00:02";
-    let (address, mac) = text.split_once('=').ok_or(form)?;
-    let address = parse_ip(address)?.ok_or(form)?;
-    check_host(address.ip)?;
-    Ok(Neighbor { address, mac: parse_mac(mac).ok_or(form)? })
-}
-
-/// Parses six pairs of hexadecimal digits.
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let byte = |pair: &str| {
-        let is_pair = pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
-        u8::from_str_radix(pair, 16).ok().filter(|_| is_pair)
-    };
-    let bytes: Option<Vec<u8>> = text.split(':').map(byte).collect();
-    bytes?.try_into().ok()
+    Err(format!("{ip}%{zone} is on another link: {device} has the zone %{interface}"))
 }
 
 /// Parses a type-of-service byte, and returns its DSCP.
@@ -192,41 +83,6 @@ fn parse_tos(text: &str) -> Result<u8, String> {
     dscp_of_tos(tos).map_err(|error| error.to_string())
 }
 
-/// Parses an address; `None` if it is none.
-pub(crate) fn parse_ip(text: &str) -> Result<Option<Zoned>, String> {
-    let Some((address, zone)) = text.split_once('%') else {
-        return Ok(text.parse().ok().map(|ip| Zoned { ip, zone: None }));
-    };
-    let Ok(ip) = address.parse::<Ipv6Addr>() else { return Ok(None) };
-    if !ip.is_unicast_link_local() || zone.is_empty() {
-        return Err(format!(
-            "only a link-local address has a zone, as in fe80::1%eth0: write {ip}"
-        ));
-    }
-    Ok(Some(Zoned { ip: ip.into(), zone: Some(zone.to_owned()) }))
-}
-
-/// Refuses an address that no other host can have.
-pub(crate) fn check_host(ip: IpAddr) -> Result<(), String> {
-    if let IpAddr::V6(v6) = ip
-        && let Some(v4) = v6.to_ipv4_mapped()
-    {
-        return Err(format!("write the IPv4 address as {v4}"));
-    }
-    let kind = if ip.is_unspecified() {
-        "unspecified"
-    } else if ip.is_loopback() {
-        "loopback"
-    } else if ip.is_multicast() {
-        "multicast"
-    } else if !(InterfaceAddress { ip, prefix_len: 128 }).is_host() {
-        "reserved"
-    } else {
-        return Ok(());
-    };
-    Err(format!("no host on a link has this {kind} address: give a unicast one"))
-}
-
 impl NetworkArgs {
     /// Returns the local addresses.
     ///
@@ -234,8 +90,7 @@ impl NetworkArgs {
     /// If none was given.
     pub fn addresses(&self) -> anyhow::Result<Vec<InterfaceAddress>> {
         ensure!(!self.addresses.is_empty(), "give the local address: --address 198.18.0.1/24");
-        let address = |cidr: &Cidr| InterfaceAddress { ip: cidr.address.ip, prefix_len: cidr.len };
-        Ok(self.addresses.iter().map(address).collect())
+        Ok(self.addresses.iter().map(Cidr::on_interface).collect())
     }
 
     /// Sets VLAN, neighbors, DSCP and time to live of a configuration.
@@ -265,7 +120,9 @@ impl NetworkArgs {
         let neighbors = self.neighbors.iter().map(|neighbor| &neighbor.address);
         let gateways = self.gateways.iter().map(|router| &router.address);
         let mut addresses = given.chain(neighbors).chain(gateways);
-        addresses.try_for_each(|address| address.check_zone(device)).map_err(|error| anyhow!(error))
+        addresses
+            .try_for_each(|address| check_zone(address, device))
+            .map_err(|error| anyhow!(error))
     }
 
     /// Returns the routes, default routes included.
@@ -279,9 +136,13 @@ impl NetworkArgs {
         };
         let mut routes: Vec<Route> = self.gateways.iter().map(default).collect();
         for words in self.routes.chunks(3) {
-            let route = parse_route(words, device)
-                .map_err(|error| anyhow!("--route {}: {error}", words.join(" ")))?;
-            routes.push(route);
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            let hop = parse_route(&words).and_then(|hop| {
+                check_zone(&hop.router.address, device)?;
+                Ok(hop)
+            });
+            let hop = hop.map_err(|error| anyhow!("--route {}: {error}", words.join(" ")))?;
+            routes.push(hop.route());
         }
         Ok(routes)
     }
@@ -289,25 +150,8 @@ impl NetworkArgs {
     /// Returns the neighbors.
     #[must_use]
     fn neighbors(&self) -> Vec<StaticNeighbor> {
-        let neighbor = |given: &Neighbor| StaticNeighbor { ip: given.address.ip, mac: given.mac };
-        self.neighbors.iter().map(neighbor).collect()
+        self.neighbors.iter().map(Neighbor::entry).collect()
     }
-}
-
-/// Parses `DEST/LEN`, `via`, `HOP`.
-fn parse_route(words: &[String], device: &DeviceSpec) -> Result<Route, String> {
-    let form = || "give DEST/LEN via HOP, both of one family".to_owned();
-    let [destination, via, gateway] = words else { return Err(form()) };
-    if via != "via" {
-        return Err(form());
-    }
-    let (destination, router) = (parse_cidr(destination)?, parse_router(gateway)?);
-    let ip = destination.address.ip;
-    if ip.is_ipv4() != router.address.ip.is_ipv4() {
-        return Err(form());
-    }
-    router.address.check_zone(device)?;
-    Ok(router.route(ip, destination.len))
 }
 
 #[cfg(test)]
@@ -328,22 +172,6 @@ mod tests {
     }
 
     #[test]
-    fn prefix_longer_than_address_is_rejected() {
-        let parsed = parse_cidr("198.18.0.1/24").unwrap();
-        assert_eq!((parsed.address.ip.to_string().as_str(), parsed.len), ("198.18.0.1", 24));
-        assert!(parse_cidr("2001:2::1/64").is_ok());
-        for wrong in ["", "198.18.0.1", "x/24", "1.2.3.4/", "/8", "1.2.3.4/+8", "1.2.3.4/-1"] {
-            assert!(parse_cidr(wrong).unwrap_err().starts_with("give an address and"), "{wrong}");
-        }
-        for (wrong, most) in
-            [("198.18.0.1/33", 32), ("198.18.0.1/99999999999", 32), ("2001:2::1/129", 128)]
-        {
-            let expected = format!("the prefix is too long: give 0 to {most} bits");
-            assert_eq!(parse_cidr(wrong).unwrap_err(), expected, "{wrong}");
-        }
-    }
-
-    #[test]
     fn addresses_that_no_host_has_are_rejected() {
         for (text, reason) in [
             ("::ffff:198.18.0.1", "write the IPv4 address as 198.18.0.1"),
@@ -358,19 +186,8 @@ mod tests {
             ("255.255.255.255", "reserved"),
             ("0.1.2.3", "reserved"),
         ] {
-            for error in [
-                text.parse::<crate::host::Host>().unwrap_err(),
-                parse_router(text).unwrap_err(),
-                parse_local(&format!("{text}/32")).unwrap_err(),
-            ] {
-                assert!(error.contains(reason), "{text}: {error}");
-            }
-        }
-        for link in ["198.18.0.255/24", "198.18.0.0/24", "2001:2::/64"] {
-            assert!(parse_local(link).unwrap_err().contains("whole link"), "{link}");
-        }
-        for host in ["198.18.0.255/16", "198.18.0.0/31", "198.18.0.1/32", "fe80::1/64"] {
-            assert!(parse_local(host).is_ok(), "{host}");
+            let error = text.parse::<crate::host::Host>().unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
         }
     }
 
@@ -462,6 +279,16 @@ mod tests {
             "--neighbor 127.0.0.1=02:00:00:00:00:02",
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    /// The kinds of devices that the settings of verbs programs accept.
+    #[test]
+    fn devices_of_settings_are_devices() {
+        for kind in ferrowarp_settings::DEVICE_KINDS {
+            let argument = if kind == "pci" { "0000:01:00.0" } else { "x" };
+            let device: DeviceSpec = format!("{kind}:{argument}").parse().unwrap();
+            assert!(!device.is_pair(), "{device}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Parsers of option values common to several programs, and checks of several values together.
 
-use std::time::Duration;
-
 use clap::builder::RangedI64ValueParser;
 use ferrowarp::device::MTU_MAX;
+use ferrowarp_settings::address::MTU_MIN;
+pub use ferrowarp_settings::value::seconds;
 
 /// A command line whose values are checked together after they were parsed, before anything else.
 pub trait Checked: clap::Parser {
@@ -50,24 +50,11 @@ pub fn bytes(text: &str, most: u64) -> Result<u64, String> {
     }
 }
 
-/// Returns the parser of `--mtu`: from the packet that each IPv4 host can receive (RFC 791 section
-/// 3.1, Total Length) to the largest one of any device. The device checks its own maximum.
+/// Returns the parser of `--mtu`: up to the largest one of any device. The device checks its own
+/// maximum.
 #[must_use]
 pub fn mtu_parser() -> RangedI64ValueParser<u16> {
-    clap::value_parser!(u16).range(576..=i64::from(MTU_MAX))
-}
-
-/// Parses a number of seconds, from 0.001 to a day.
-///
-/// # Errors
-/// A sentence that states the expected value.
-pub fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => {
-            Ok(Duration::from_secs_f64(seconds))
-        }
-        _ => Err("give seconds, 0.001 to 86400".to_owned()),
-    }
+    clap::value_parser!(u16).range(i64::from(MTU_MIN)..=i64::from(MTU_MAX))
 }
 
 #[cfg(test)]
@@ -96,14 +83,6 @@ mod tests {
         assert_eq!(count("0").unwrap_err(), "give 1 or more");
         for wrong in ["", "-1", "1.5", "18446744073709551616"] {
             assert!(count(wrong).unwrap_err().starts_with("give a whole number"), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn seconds_range_is_checked() {
-        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for wrong in ["0", "-3", "inf", "NaN", "x", "1e9"] {
-            assert!(seconds(wrong).is_err(), "{wrong}");
         }
     }
 }

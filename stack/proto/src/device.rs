@@ -91,6 +91,9 @@ pub const MTU_MIN: u16 = 256;
 
 const _: () = assert!(MTU_MIN >= PACKET_CAPACITY_MIN);
 
+/// Largest MTU of any port: the buffer length of DPDK's mbufs, headroom included, has 16 bits.
+pub const MTU_MAX: u16 = 65_280;
+
 /// Frame pool of the shard from which a frame is allocated.
 ///
 /// Exhaustion of one pool must not stop progress in the others.

@@ -375,7 +375,7 @@ impl Config {
             if destination.is_multicast() || destination.is_loopback() {
                 return Err(OpenError::Address { address: destination });
             }
-            if destination.is_ipv4() != via.is_ipv4() || !is_neighbor(&links, via) {
+            if destination.is_ipv4() != via.is_ipv4() || !links.is_neighbor(via) {
                 return Err(OpenError::Router { via });
             }
             let min = if destination.is_ipv6() { MTU_MIN_V6 } else { MTU_MIN };
@@ -389,7 +389,7 @@ impl Config {
     fn validate_neighbors(&self) -> Result<(), OpenError> {
         let links = RoutingTable::new(&self.addresses, &[]);
         for &StaticNeighbor { ip, mac } in &self.neighbors {
-            if !is_neighbor(&links, ip) {
+            if !links.is_neighbor(ip) {
                 return Err(OpenError::Neighbor { ip });
             }
             if !ethernet::is_unicast(mac) {
@@ -492,9 +492,4 @@ impl Config {
 /// True if the prefix length is possible for an address of this family.
 const fn fits(ip: IpAddr, prefix_len: u8) -> bool {
     prefix_len <= if ip.is_ipv4() { 32 } else { 128 }
-}
-
-/// True if `ip` is another host on one of the links.
-fn is_neighbor(links: &RoutingTable, ip: IpAddr) -> bool {
-    links.is_other_host(ip) && links.next_hop(ip) == Some(ip)
 }

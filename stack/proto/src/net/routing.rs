@@ -140,6 +140,12 @@ impl RoutingTable {
             })
     }
 
+    /// True if `ip` is another host on one of the links, such as a router can be.
+    #[must_use]
+    pub fn is_neighbor(&self, ip: IpAddr) -> bool {
+        self.row(ip).is_some_and(|row| row.via.is_none())
+    }
+
     /// Returns the next hop for `remote`: `remote` itself if it is local or on the link, else the
     /// router of the longest matching prefix. `None` without a route, or if `remote` is not a
     /// unicast address of a host.

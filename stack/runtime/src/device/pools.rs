@@ -23,7 +23,7 @@ const FPDU_BYTES_MAX: u32 = 65_536;
 pub const MTU_MIN: u16 = ferrowarp_proto::device::MTU_MIN;
 
 /// Largest MTU: an mbuf's buffer length, headroom included, has 16 bits.
-pub const MTU_MAX: u16 = 65_280;
+pub const MTU_MAX: u16 = ferrowarp_proto::device::MTU_MAX;
 
 /// Minimum length of a frame's first segment, in bytes: all headers lie in it.
 pub(super) const FIRST_SEGMENT_LEN_MIN: u16 = 128;
