@@ -47,7 +47,7 @@ fn build() -> Result<(), String> {
     fs::write(out("layout.rs"), rust).expect("OUT_DIR is writable");
     fs::write(out("layout.c"), c).expect("OUT_DIR is writable");
     let mut build = cc::Build::new();
-    build.file(out("layout.c")).include(".");
+    build.file(out("layout.c")).file("abi/wait.c").include(".").flag("-fexceptions");
     build.try_compile("ferrowarp_verbs_abi").map_err(|error| {
         format!("a C compiler is needed (Debian, Ubuntu: apt-get install gcc libc6-dev): {error}")
     })

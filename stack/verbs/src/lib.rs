@@ -8,3 +8,18 @@
 
 #[allow(dead_code, reason = "the whole of the headers")]
 mod abi;
+mod cm;
+mod config;
+mod dispatcher;
+mod engine;
+mod errno;
+mod event_queue;
+mod fork;
+mod object;
+mod objects;
+mod out;
+mod poll;
+mod post;
+mod program;
+mod report;
+mod wait;

@@ -1,0 +1,71 @@
+//! The thread that takes the events of the stack and passes them on.
+
+use std::time::Duration;
+
+use ferrowarp::{AsyncEvent, EventChannel};
+
+use crate::abi::{IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
+use crate::cm;
+use crate::engine::Engine;
+use crate::errno::Outcome;
+use crate::object::async_event::AsyncEvent as Event;
+
+/// Starts it.
+///
+/// # Errors
+/// `EAGAIN`, `EMFILE`: the operating system has no thread or descriptor left.
+pub(crate) fn start(engine: &'static Engine) -> Outcome {
+    let events = engine.context.event_channel()?;
+    let thread = std::thread::Builder::new().name("ferrowarp-events".to_owned());
+    // Signals are the program's: its own threads handle them.
+    let mask = nix::sys::signal::SigSet::all()
+        .thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
+    let spawned = thread.spawn(move || run(engine, &events));
+    mask.thread_set_mask()?;
+    spawned?;
+    Ok(())
+}
+
+fn run(engine: &'static Engine, events: &EventChannel) {
+    while !engine.context.has_failed() {
+        let Some(event) = events.wait(Duration::MAX) else {
+            // The context is closed.
+            return;
+        };
+        dispatch(engine, event);
+    }
+    while let Some(event) = events.next_event() {
+        dispatch(engine, event);
+    }
+}
+
+fn dispatch(engine: &'static Engine, event: AsyncEvent) {
+    match event {
+        AsyncEvent::Connection { qp } => {
+            if let Some(handle) = engine.objects.qps.get(qp)
+                && let Ok(qp) = handle.get()
+            {
+                qp.on_events(handle);
+            }
+        }
+        AsyncEvent::ConnectRequest { .. } => cm::on_connect_requests(),
+        AsyncEvent::CqOverrun { cq } => {
+            if let Some(handle) = engine.objects.cqs.get(cq)
+                && let Ok(cq) = handle.get()
+            {
+                Event::CqError(handle).report(cq.context);
+            }
+        }
+        AsyncEvent::SrqLimit { srq } => {
+            if let Some(handle) = engine.objects.srqs.get(srq)
+                && let Ok(srq) = handle.get()
+            {
+                srq.on_limit(handle);
+            }
+        }
+        AsyncEvent::PortError => Event::Port(IBV_EVENT_PORT_ERR).report_to_all(),
+        AsyncEvent::PortActive => Event::Port(IBV_EVENT_PORT_ACTIVE).report_to_all(),
+        AsyncEvent::Failed => Event::Port(IBV_EVENT_DEVICE_FATAL).report_to_all(),
+        _ => {}
+    }
+}

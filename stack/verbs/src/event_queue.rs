@@ -1,0 +1,75 @@
+//! Events for the program, with a descriptor that is readable while there are any.
+
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd as _;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use crate::errno::Outcome;
+
+/// A queue of events.
+///
+/// Its descriptor is a socket that holds one byte while there are events: whatever the program does
+/// with its flags, each call here says itself that it does not block.
+#[derive(Debug)]
+pub(crate) struct EventQueue<E> {
+    reader: UnixStream,
+    writer: UnixStream,
+    events: Mutex<VecDeque<E>>,
+}
+
+impl<E> EventQueue<E> {
+    /// # Errors
+    /// `EMFILE` and the like.
+    pub(crate) fn new() -> Outcome<Self> {
+        let (reader, writer) = UnixStream::pair()?;
+        Ok(Self { reader, writer, events: Mutex::default() })
+    }
+
+    /// The descriptor for the program.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.reader.as_raw_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<E>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn push(&self, event: E) {
+        let mut events = self.lock();
+        events.push_back(event);
+        if events.len() == 1 {
+            // The socket is empty, so it takes a byte.
+            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+            let _ = send(self.writer.as_raw_fd(), &[0], flags);
+        }
+    }
+
+    pub(crate) fn pop(&self) -> Option<E> {
+        let mut events = self.lock();
+        let event = events.pop_front()?;
+        self.clear_if_empty(&events);
+        Some(event)
+    }
+
+    /// Removes the events that `matches` accepts, and returns them.
+    pub(crate) fn remove(&self, mut matches: impl FnMut(&E) -> bool) -> Vec<E> {
+        let mut events = self.lock();
+        if events.is_empty() {
+            return Vec::new();
+        }
+        let (removed, kept): (Vec<E>, Vec<E>) = events.drain(..).partition(&mut matches);
+        events.extend(kept);
+        self.clear_if_empty(&events);
+        removed
+    }
+
+    fn clear_if_empty(&self, events: &VecDeque<E>) {
+        if events.is_empty() {
+            let _ = recv(self.reader.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
+        }
+    }
+}

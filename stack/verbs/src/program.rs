@@ -1,0 +1,82 @@
+//! Memory of the program, as it passes it to verbs.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use ferrowarp::{MemoryError, Mr, MrOptions, Pd, ReregOptions};
+
+use crate::abi::{ibv_async_event, ibv_query_device_ex_input};
+use crate::errno::{Errno, Outcome};
+
+/// Writes to a place of the program.
+///
+/// # Errors
+/// `EINVAL` for a null pointer.
+pub(crate) fn write<T>(place: *mut T, value: T) -> Outcome {
+    write_prefix(place, &value, size_of::<T>())
+}
+
+/// Writes the first `len` bytes of a value: all that the program knows of the struct. If it knows
+/// more than there is, the rest is zero.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn write_prefix<T>(place: *mut T, value: &T, len: usize) -> Outcome {
+    if place.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    let known = len.min(size_of::<T>());
+    // SAFETY: the program passes a place of `len` bytes.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>(), place.cast(), known) };
+    let rest = place.cast::<u8>().wrapping_add(known);
+    // SAFETY: as above.
+    unsafe { rest.write_bytes(0, len - known) };
+    Ok(())
+}
+
+/// The object that an event is about.
+pub(crate) fn event_element(event: &ibv_async_event) -> *mut c_void {
+    // SAFETY: a pointer, or a number and the zeros beside it (`AsyncEvent::public`).
+    unsafe { event.element.cq }.cast()
+}
+
+/// What an extended query asks for; a null pointer asks for nothing.
+pub(crate) fn comp_mask_of(input: *const ibv_query_device_ex_input) -> u32 {
+    // SAFETY: the program passes a null pointer, or a struct.
+    unsafe { input.as_ref() }.map_or(0, |input| input.comp_mask)
+}
+
+/// A struct that the program has passed, as `'a` allows: for the time of a call.
+///
+/// # Errors
+/// `EINVAL` for a null pointer.
+pub(crate) fn at<'a, T>(place: *mut T) -> Outcome<&'a mut T> {
+    // SAFETY: the program passes a null pointer, or a struct that is its own until the call
+    // returns.
+    unsafe { place.as_mut() }.ok_or(Errno::EINVAL)
+}
+
+/// Registers `len` bytes at `addr`.
+pub(crate) fn register(
+    pd: &Pd,
+    addr: *mut c_void,
+    len: usize,
+    options: MrOptions,
+) -> Result<Mr, MemoryError> {
+    // SAFETY: `ibv_reg_mr` demands of the program what this demands, but that the bytes stay
+    // mapped: page faults are caught (`engine::config`).
+    unsafe { pd.register_raw(addr.cast(), len, options) }
+}
+
+/// Registers a region anew; `moved`: with other memory.
+pub(crate) fn reregister(
+    region: &mut Mr,
+    moved: Option<(*mut c_void, usize)>,
+    options: &ReregOptions<'_>,
+) -> Result<(), MemoryError> {
+    match moved {
+        None => region.reregister(options).map(drop),
+        // SAFETY: as in `register`.
+        Some((addr, len)) => unsafe { region.reregister_raw(addr.cast(), len, options) }.map(drop),
+    }
+}
