@@ -14,6 +14,8 @@ use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
 /// Sizes and offsets, in C and in Rust.
 const LAYOUT: &str = "abi/layout.tsv";
 
+const C_FILES: [&str; 3] = ["abi/private.c", "abi/unsupported.c", "abi/wait.c"];
+
 /// Types that the libc crate has.
 const OF_LIBC: [&str; 8] = [
     "pthread_cond_t",
@@ -47,7 +49,9 @@ fn build() -> Result<(), String> {
     fs::write(out("layout.rs"), rust).expect("OUT_DIR is writable");
     fs::write(out("layout.c"), c).expect("OUT_DIR is writable");
     let mut build = cc::Build::new();
-    build.file(out("layout.c")).file("abi/wait.c").include(".").flag("-fexceptions");
+    build.file(out("layout.c")).include(".").files(C_FILES).warnings(true);
+    // `wait.c` is a cancellation point.
+    build.flag("-fexceptions");
     build.try_compile("ferrowarp_verbs_abi").map_err(|error| {
         format!("a C compiler is needed (Debian, Ubuntu: apt-get install gcc libc6-dev): {error}")
     })

@@ -15,11 +15,15 @@ mod engine;
 mod errno;
 mod event_queue;
 mod fork;
+mod names;
 mod object;
 mod objects;
 mod out;
 mod poll;
 mod post;
 mod program;
+mod rates;
 mod report;
+#[cfg(test)]
+mod stock;
 mod wait;
