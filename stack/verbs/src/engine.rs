@@ -5,15 +5,17 @@
 //! `rdma_create_event_channel`, `rdma_create_id` or `rdma_get_devices`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ferrowarp::{Context, QpId};
-use ferrowarp_settings::Settings;
+use ferrowarp_settings::{LogLevel, Settings};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::config;
 use crate::dispatcher;
-use crate::errno::{Errno, Outcome};
+use crate::errno::{Errno, Outcome, run};
 use crate::objects::Objects;
+use crate::program;
 use crate::report::report;
 
 /// The stack.
@@ -22,9 +24,14 @@ pub(crate) struct Engine {
     pub(crate) context: Context,
     pub(crate) settings: Settings,
     pub(crate) objects: Objects,
+    /// The process that has opened it: not a child made by `fork`.
+    process: u32,
     /// Numbers of the queue pairs, by the index of their IDs.
     qp_numbers: Box<[AtomicU32]>,
 }
+
+/// The stack, once it is open.
+static ENGINE: OnceLock<&'static Engine> = OnceLock::new();
 
 /// Returns the stack; opens it if that has not been done.
 ///
@@ -32,27 +39,71 @@ pub(crate) struct Engine {
 /// `ENODEV`, and a line on standard error: no device is configured, or it cannot be opened. A later
 /// call tries again.
 pub(crate) fn engine() -> Outcome<&'static Engine> {
-    static ENGINE: Mutex<Option<&'static Engine>> = Mutex::new(None);
-    let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(engine) = *engine {
+    static OPENING: Mutex<()> = Mutex::new(());
+    let _opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(engine) = ENGINE.get() {
         return Ok(engine);
     }
     let opened = open().map_err(|problem| {
         report(&problem);
         Errno::ENODEV
     })?;
-    *engine = Some(opened);
     dispatcher::start(opened)?;
-    Ok(opened)
+    program::call_at_exit(at_exit);
+    Ok(ENGINE.get_or_init(|| opened))
+}
+
+/// Checks that the stack is of this process. In a child made by `fork` any lock may be held for
+/// ever.
+///
+/// # Errors
+/// `ENODEV`: it is that of the parent.
+pub(crate) fn check_process() -> Outcome {
+    let of_parent = ENGINE.get().is_some_and(|engine| engine.process != std::process::id());
+    if of_parent { Err(Errno::ENODEV) } else { Ok(()) }
 }
 
 fn open() -> Result<&'static Engine, String> {
     let settings = Settings::from_environment().map_err(|error| error.to_string())?;
+    log(settings.log);
     let config = config(&settings)?;
     let qps = config.qps_max;
     let context = Context::open(config).map_err(|error| chain(&error))?;
     let qp_numbers = (0..qps).map(|_| AtomicU32::new(0)).collect();
-    Ok(Box::leak(Box::new(Engine { context, settings, objects: Objects::default(), qp_numbers })))
+    Ok(Box::leak(Box::new(Engine {
+        context,
+        settings,
+        objects: Objects::default(),
+        process: std::process::id(),
+        qp_numbers,
+    })))
+}
+
+/// Writes what the stack logs to standard error.
+fn log(level: LogLevel) {
+    let level = match level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    // A second attempt to open the device finds it set.
+    let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).try_init();
+}
+
+/// Delivers what has completed, for [`Settings::linger`] at most. A process that ends without
+/// `exit` leaves that to nobody.
+///
+/// [`Settings::linger`]: ferrowarp_settings::Settings::linger
+extern "C" fn at_exit() {
+    let _ = run(|| {
+        if let Some(engine) = ENGINE.get() {
+            engine.context.clone().close();
+        }
+        Ok(())
+    });
 }
 
 /// An error with its causes, in one line.

@@ -10,6 +10,7 @@ use ferrowarp::{
     CmError, CreateError, Ended, MemoryError, PostError, ReqNotifyError, ResizeError, SrqError,
 };
 
+use crate::engine::check_process;
 use crate::report::report_panic;
 
 /// An error number of the operating system, such as `EINVAL`.
@@ -83,6 +84,7 @@ impl<T> Pointer<T> {
 /// that of the failure; after success it is what it was.
 pub(crate) fn run<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let before = Errno::last();
+    let body = || check_process().and_then(|()| body());
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         report_panic();
         Err(Errno::EIO)

@@ -26,4 +26,5 @@ mod rates;
 mod report;
 #[cfg(test)]
 mod stock;
+mod sysfs;
 mod wait;

@@ -1,6 +1,8 @@
 //! Memory of the program, as it passes it to verbs.
 
-use std::ffi::c_void;
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::ptr;
 
 use ferrowarp::{MemoryError, Mr, MrOptions, Pd, ReregOptions};
@@ -32,6 +34,38 @@ pub(crate) fn write_prefix<T>(place: *mut T, value: &T, len: usize) -> Outcome {
     // SAFETY: as above.
     unsafe { rest.write_bytes(0, len - known) };
     Ok(())
+}
+
+/// Writes bytes to a place of the program.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn write_bytes(place: *mut c_char, bytes: &[u8]) -> Outcome {
+    if place.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the program passes a place for them.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.cast(), bytes.len()) };
+    Ok(())
+}
+
+/// A path that the program passes.
+///
+/// # Errors
+/// `EINVAL` for a null pointer.
+pub(crate) fn path<'a>(text: *const c_char) -> Outcome<&'a Path> {
+    if text.is_null() {
+        return Err(Errno::EINVAL);
+    }
+    // SAFETY: the program passes a text that ends with a zero.
+    let text = unsafe { CStr::from_ptr(text) };
+    Ok(Path::new(OsStr::from_bytes(text.to_bytes())))
+}
+
+/// Has `at_exit` called when the process ends by `exit`.
+pub(crate) fn call_at_exit(at_exit: extern "C" fn()) {
+    // SAFETY: the object is never unloaded (`-z nodelete`).
+    let _ = unsafe { libc::atexit(at_exit) };
 }
 
 /// The object that an event is about.

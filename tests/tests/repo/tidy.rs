@@ -33,9 +33,12 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "stack/runtime/src/memory/page_faults.rs",
     "stack/runtime/src/memory/owner.rs",
     "stack/runtime/src/threads/timer_slack.rs",
-    // Functions without mangled names.
-    "stack/verbs/src/names.rs",
-    "stack/verbs/src/rates.rs",
+    "stack/verbs/src/object/exposed.rs",
+    "stack/verbs/src/object/qp_cell.rs",
+    "stack/verbs/src/poll.rs",
+    "stack/verbs/src/post.rs",
+    "stack/verbs/src/program.rs",
+    "stack/verbs/src/wait.rs",
     // Functions of other libraries.
     "stack/verbs/src/stock.rs",
     // Memory that vanishes, and handlers of signals.
@@ -231,14 +234,19 @@ fn no_private_paths() {
     report(&complaints);
 }
 
+/// True for a line with unsafe code. A name that is exported as it is touches no memory: the object
+/// of `stack/verbs` has the names of the functions that it replaces.
+fn is_unsafe(line: &str) -> bool {
+    line != "#[unsafe(no_mangle)]" && words(&code(line)).any(|word| word == "unsafe")
+}
+
 #[test]
 fn unsafe_only_in_allowed_files() {
     let mut complaints = Vec::new();
     let mut needed = BTreeSet::new();
     for file in rust_files() {
         let lines = text(&file);
-        let Some(index) = lines.lines().position(|line| words(&code(line)).any(|w| w == "unsafe"))
-        else {
+        let Some(index) = lines.lines().position(is_unsafe) else {
             continue;
         };
         if UNSAFE_ALLOWED.contains(&file.as_str()) {

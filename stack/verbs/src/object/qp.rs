@@ -10,7 +10,7 @@ use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_CUR_STATE, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
     IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
     IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_qp, ibv_qp_attr,
-    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state,
+    ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state,
 };
 use crate::cm::Connection;
 use crate::engine::Engine;
@@ -354,6 +354,18 @@ extern "C" fn ibv_query_qp(
 #[unsafe(no_mangle)]
 extern "C" fn ibv_modify_qp(qp: Handle<Qp>, attr: Option<&ibv_qp_attr>, mask: c_int) -> Code {
     Code::of(|| qp.get()?.modify(qp, attr.ok_or(Errno::EINVAL)?, mask.cast_unsigned()))
+}
+
+/// There is no `ibv_qp_ex`.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_qp_to_qp_ex(_qp: Handle<Qp>) -> Pointer<ibv_qp_ex> {
+    Pointer::of(|| Err(Errno::EOPNOTSUPP))
+}
+
+/// 0: a program that polls memory may see a byte before one in front of it.
+#[unsafe(no_mangle)]
+extern "C" fn ibv_query_qp_data_in_order(_qp: Handle<Qp>, _opcode: c_uint, _flags: u32) -> c_int {
+    0
 }
 
 #[unsafe(no_mangle)]
