@@ -167,8 +167,9 @@ pub struct Config {
     /// Time after traffic for which the helper of [`DriveMode::Hot`] spins before it sleeps: 50 ms
     /// by default. [`Duration::MAX`]: it never sleeps.
     pub hot_time: Duration,
-    /// Cores of the threads of [`DriveMode::Dedicated`], as numbered by the operating system: one
-    /// for each shard. Empty: the first ones that the process may use.
+    /// Cores of the threads that poll, as numbered by the operating system: one for each shard.
+    /// Empty: those of [`DriveMode::Dedicated`] get the first ones that the process may use, and
+    /// helpers run on any.
     pub cores: Vec<usize>,
     /// Memory regions and windows at a time (rounded up to a power of two): at most 1,048,576.
     #[doc(alias = "max_mr")]
@@ -464,9 +465,13 @@ impl Config {
         if fits { Ok(()) } else { Err(OpenError::Cores { shards, cores }) }
     }
 
-    /// Returns the core of each shard's thread.
+    /// Returns the core to which each shard's thread is pinned, in order; none: to no core.
     pub(crate) fn shard_cores(&self) -> Vec<usize> {
-        if self.cores.is_empty() { cores::available() } else { self.cores.clone() }
+        if self.cores.is_empty() && self.drive == DriveMode::Dedicated {
+            cores::available()
+        } else {
+            self.cores.clone()
+        }
     }
 
     /// Returns the settings with which the device is opened.

@@ -177,3 +177,16 @@ fn shards_and_cores_have_to_match() {
     assert_eq!(error(1, DriveMode::Dedicated, &[]), None);
     assert!(error(64, DriveMode::Dedicated, &[]).is_some() || cores::available().len() >= 64);
 }
+
+#[test]
+fn only_named_cores_pin_helpers() {
+    let cores = |drive, cores: &[usize]| {
+        let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
+        (config.drive, config.cores) = (drive, cores.to_vec());
+        config.shard_cores()
+    };
+    assert_eq!(cores(DriveMode::Helper, &[]), []);
+    assert_eq!(cores(DriveMode::Hot, &[1]), [1]);
+    assert_eq!(cores(DriveMode::Dedicated, &[]), cores::available());
+    assert_eq!(cores(DriveMode::Dedicated, &[1]), [1]);
+}

@@ -176,8 +176,8 @@ impl Context {
         let mut threads = Vec::new();
         let cores = config.shard_cores();
         for (index, (shard, interrupt)) in shards.iter().zip(interrupts).enumerate() {
-            // Only dedicated threads are pinned, and there is a core for each: see `validate`.
-            let core = cores.get(index).copied().unwrap_or_default();
+            // There is a core for each that is to be pinned: see `validate`.
+            let core = cores.get(index).copied();
             let thread = ContextThread::drive(shard, poller, core, interrupt);
             threads.extend(thread.map_err(OpenError::Thread)?);
         }

@@ -31,12 +31,12 @@ impl ContextThread {
         Ok(Self { stop, thread: Some(thread), shard: None })
     }
 
-    /// Starts the thread that `poller` requires to poll a shard, if any; `core`: of a pinned one,
-    /// `interrupt`: of the shard's queue.
+    /// Starts the thread that `poller` requires to poll a shard, if any; `core`: the one
+    /// that it is pinned to, `interrupt`: of the shard's queue.
     pub(crate) fn drive(
         shard: &Arc<Shard>,
         poller: Poller,
-        core: usize,
+        core: Option<usize>,
         interrupt: Option<Box<dyn RxInterrupt>>,
     ) -> std::io::Result<Option<Self>> {
         let polled = Arc::clone(shard);
@@ -47,12 +47,10 @@ impl ContextThread {
                 interrupt.into_iter().for_each(|interrupt| polled.set_interrupt(interrupt));
                 return Ok(None);
             }
-            Poller::Pinned => Self::start(format!("ferrowarp-{core}"), move |stop| {
+            Poller::Pinned => Self::start(thread_name(core), move |stop| {
                 let _spinning = spinning;
                 register_current_thread();
-                if !cores::pin(core) {
-                    tracing::warn!(core, "could not pin the driving thread to its core");
-                }
+                pin(core);
                 let mut spinner = Spinner::new();
                 while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
                     spinner.on_poll(shard.poll());
@@ -61,11 +59,26 @@ impl ContextThread {
             Poller::Helper(policy) => Self::start("ferrowarp-helper".into(), move |stop| {
                 let _spinning = spinning;
                 register_current_thread();
+                pin(core);
                 run_helper(&shard, interrupt, policy, stop);
             })?,
         };
         thread.shard = Some(polled);
         Ok(Some(thread))
+    }
+}
+
+/// Name of a thread that only polls.
+fn thread_name(core: Option<usize>) -> String {
+    core.map_or_else(|| "ferrowarp".to_owned(), |core| format!("ferrowarp-{core}"))
+}
+
+/// Pins the calling thread.
+fn pin(core: Option<usize>) {
+    if let Some(core) = core
+        && !cores::pin(core)
+    {
+        tracing::warn!(core, "could not pin a thread that polls to its core");
     }
 }
 
