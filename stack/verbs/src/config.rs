@@ -21,6 +21,7 @@ pub(crate) fn config(settings: &Settings) -> Result<Config, String> {
         Poller::Park => DriveMode::Helper,
         Poller::Off => DriveMode::Inline,
     };
+    config.cores = settings.poller_cpu.into_iter().collect();
     config.hot_time = settings.hot_time;
     config.tcp = TcpSettings::new().keepalive(settings.keepalive);
     config.hugepages = match settings.hugepages {

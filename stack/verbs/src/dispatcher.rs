@@ -17,12 +17,7 @@ use crate::object::async_event::AsyncEvent as Event;
 pub(crate) fn start(engine: &'static Engine) -> Outcome {
     let events = engine.context.event_channel()?;
     let thread = std::thread::Builder::new().name("ferrowarp-events".to_owned());
-    // Signals are the program's: its own threads handle them.
-    let mask = nix::sys::signal::SigSet::all()
-        .thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
-    let spawned = thread.spawn(move || run(engine, &events));
-    mask.thread_set_mask()?;
-    spawned?;
+    thread.spawn(move || run(engine, &events))?;
     Ok(())
 }
 

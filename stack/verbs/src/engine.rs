@@ -9,6 +9,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ferrowarp::{Context, QpId};
 use ferrowarp_settings::{LogLevel, Settings};
+use nix::sys::signal::Signal::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
+use nix::sys::signal::{SigSet, SigmaskHow};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::config;
@@ -44,11 +46,14 @@ pub(crate) fn engine() -> Outcome<&'static Engine> {
     if let Some(engine) = ENGINE.get() {
         return Ok(engine);
     }
-    let opened = open().map_err(|problem| {
-        report(&problem);
-        Errno::ENODEV
+    let opened = without_signals(|| {
+        let opened = open().map_err(|problem| {
+            report(&problem);
+            Errno::ENODEV
+        })?;
+        dispatcher::start(opened)?;
+        Ok(opened)
     })?;
-    dispatcher::start(opened)?;
     program::call_at_exit(at_exit);
     Ok(ENGINE.get_or_init(|| opened))
 }
@@ -61,6 +66,17 @@ pub(crate) fn engine() -> Outcome<&'static Engine> {
 pub(crate) fn check_process() -> Outcome {
     let of_parent = ENGINE.get().is_some_and(|engine| engine.process != std::process::id());
     if of_parent { Err(Errno::ENODEV) } else { Ok(()) }
+}
+
+/// Calls `start`, and no thread that it starts handles signals of the program. Those that a thread
+/// causes itself stay: page faults are caught.
+fn without_signals<T>(start: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let mut blocked = SigSet::all();
+    [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP].into_iter().for_each(|own| blocked.remove(own));
+    let before = blocked.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let started = start();
+    before.thread_set_mask()?;
+    started
 }
 
 fn open() -> Result<&'static Engine, String> {

@@ -11,7 +11,7 @@ use crate::abi::{IBV_NODE_RNIC, IBV_TRANSPORT_IWARP, ibv_context, ibv_device};
 use crate::errno::Pointer;
 use crate::object::context::Context;
 use crate::object::exposed::{Exposed, Handle, Registry, expose};
-use crate::object::query::node_guid;
+use crate::object::query::guid;
 use crate::object::users::Users;
 use crate::report::report;
 
@@ -101,7 +101,7 @@ extern "C" fn ibv_get_device_name(device: Handle<Device>) -> Pointer<c_char> {
 /// In network byte order, as the header says.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_get_device_guid(_device: Handle<Device>) -> u64 {
-    node_guid()
+    Settings::from_environment().map_or(0, |settings| guid(&settings))
 }
 
 /// The kernel has no number for the device.

@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 
 use ferrowarp::{MESSAGE_LEN_MAX, SGE_COUNT_MAX};
+use ferrowarp_settings::Settings;
 
 use crate::abi::{
     IBV_ATOMIC_GLOB, IBV_ATOMIC_NONE, IBV_DEVICE_MEM_MGT_EXTENSIONS, IBV_GID_TYPE_IB,
@@ -37,23 +38,28 @@ fn int(number: impl TryInto<c_int>) -> c_int {
     number.try_into().unwrap_or(c_int::MAX)
 }
 
-/// GUID of the device: the MAC address as an EUI-64 (RFC 4291 appendix A), in network byte order.
-fn guid(engine: &Engine) -> u64 {
-    let [a, b, c, d, e, f] = engine.context.capabilities().mac;
-    u64::from_ne_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f])
-}
-
-/// GUID of the device if it is open; 0 before: nothing is opened to tell it.
-pub(super) fn node_guid() -> u64 {
-    Context::all().first().map_or(0, |context| guid(context.engine))
+/// GUID of the device in network byte order, from its first address: what an interface with that
+/// address has for an identifier (IPv4: RFC 5214 section 6.1).
+pub(super) fn guid(settings: &Settings) -> u64 {
+    let guid = match settings.addresses.first().map(|address| address.ip) {
+        Some(IpAddr::V4(address)) => {
+            let [a, b, c, d] = address.octets();
+            [2, 0, 0x5e, 0xfe, a, b, c, d]
+        }
+        Some(IpAddr::V6(address)) => {
+            address.to_bits().to_be_bytes()[8..].try_into().unwrap_or_default()
+        }
+        None => [0; 8],
+    };
+    u64::from_ne_bytes(guid)
 }
 
 fn device_attr(engine: &Engine) -> ibv_device_attr {
     let config = engine.context.config();
     let sges = int(SGE_COUNT_MAX);
     let mut attr = ibv_device_attr {
-        node_guid: guid(engine),
-        sys_image_guid: guid(engine),
+        node_guid: guid(&engine.settings),
+        sys_image_guid: guid(&engine.settings),
         max_mr_size: config.limits.registered_bytes_max,
         // Pages of any size from 4 KiB.
         page_size_cap: !0xfff,
