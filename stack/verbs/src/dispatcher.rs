@@ -9,6 +9,7 @@ use crate::cm;
 use crate::engine::Engine;
 use crate::errno::Outcome;
 use crate::object::async_event::AsyncEvent as Event;
+use crate::object::qp::Qp;
 
 /// Starts it.
 ///
@@ -37,10 +38,8 @@ fn run(engine: &'static Engine, events: &EventChannel) {
 fn dispatch(engine: &'static Engine, event: AsyncEvent) {
     match event {
         AsyncEvent::Connection { qp } => {
-            if let Some(handle) = engine.objects.qps.get(qp)
-                && let Ok(qp) = handle.get()
-            {
-                qp.on_events(handle);
+            if let Some(qp) = engine.objects.qps.get(qp) {
+                Qp::on_events(qp);
             }
         }
         AsyncEvent::ConnectRequest { .. } => cm::on_connect_requests(),

@@ -82,7 +82,7 @@ extern "C" fn ibv_create_comp_channel(context: Handle<Context>) -> Pointer<ibv_c
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_destroy_comp_channel(channel: Handle<CompChannel>) -> Code {
-    Code::of(|| channel.destroy(|_| Ok(())).map(drop))
+    Code::of(|| channel.destroy())
 }
 
 #[unsafe(no_mangle)]

@@ -83,5 +83,5 @@ impl Context {
 /// Objects of the context stay usable, as with rdma-core they do not: programs free them after.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: Handle<Context>) -> Code {
-    Code::of(|| context.destroy(|_| Ok(())).map(drop))
+    Code::of(|| context.destroy())
 }

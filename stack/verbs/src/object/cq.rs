@@ -106,7 +106,8 @@ impl Cq {
         AsyncEvent::CqError(handle).forget(cq.context);
         cq.comp_acks.wait();
         cq.async_acks.wait();
-        handle.destroy(|_| Ok(())).map(drop)
+        drop(cq);
+        handle.destroy()
     }
 }
 

@@ -12,6 +12,8 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::users::Users;
 use crate::errno::{Errno, Outcome};
@@ -19,6 +21,8 @@ use crate::errno::{Errno, Outcome};
 /// Destroyed objects of a kind that wait before the memory of one is used again: a stale pointer
 /// finds out for so long that its object is gone.
 const RESTING: usize = 64;
+/// Time for which destroying an object waits for other threads that use it.
+const LAST_USE_MAX: Duration = Duration::from_secs(1);
 
 /// What the library knows of an object.
 pub(crate) trait Exposed: Send + Sync + Sized + 'static {
@@ -200,18 +204,28 @@ impl<T: Exposed> Handle<T> {
         }
     }
 
-    /// Destroys the object: from now on it is unknown.
+    /// Destroys the object: from now on it is unknown, and nobody uses it once this has returned.
+    /// The caller holds no [`Arc`] of it.
     ///
     /// # Errors
-    /// `EINVAL`: there is none; `EBUSY`: others need it; that of `allow`.
-    pub(crate) fn destroy(self, allow: impl FnOnce(&T) -> Outcome) -> Outcome<Arc<T>> {
+    /// `EINVAL`: there is none; `EBUSY`: others need it.
+    pub(crate) fn destroy(self) -> Outcome {
+        let value = self.remove()?;
+        // Others have it for a moment, such as the thread that passes events on.
+        let end = Instant::now() + LAST_USE_MAX;
+        while Arc::strong_count(&value) > 1 && Instant::now() < end {
+            thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn remove(self) -> Outcome<Arc<T>> {
         let mut blocks = T::registry().lock();
         let live = blocks.live.as_mut().ok_or(Errno::EINVAL)?;
         let value = live.get(&self.address()).ok_or(Errno::EINVAL)?;
         if value.users().any() {
             return Err(Errno::EBUSY);
         }
-        allow(value)?;
         let value = live.remove(&self.address()).ok_or(Errno::EINVAL)?;
         // SAFETY: the object was live.
         let block = unsafe { self.block() };

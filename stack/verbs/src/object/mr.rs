@@ -142,7 +142,7 @@ extern "C" fn ibv_reg_mr_iova2(
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dereg_mr(mr: Handle<Mr>) -> Code {
-    Code::of(|| mr.destroy(|_| Ok(())).map(drop))
+    Code::of(|| mr.destroy())
 }
 
 /// Returns a number of `ibv_rereg_mr_err_code`, and sets `errno`.

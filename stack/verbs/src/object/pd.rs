@@ -44,5 +44,5 @@ extern "C" fn ibv_alloc_pd(context: Handle<Context>) -> Pointer<ibv_pd> {
 
 #[unsafe(no_mangle)]
 extern "C" fn ibv_dealloc_pd(pd: Handle<Pd>) -> Code {
-    Code::of(|| pd.destroy(|_| Ok(())).map(drop))
+    Code::of(|| pd.destroy())
 }

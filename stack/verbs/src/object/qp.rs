@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ferrowarp::{ConnEvent, INLINE_LEN_MAX, QpOptions, QpState, SGE_COUNT_MAX};
 
@@ -177,18 +177,25 @@ impl Qp {
     }
 
     /// The connection that it is of.
-    pub(crate) fn connection(&self) -> Option<std::sync::Arc<Connection>> {
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
-    /// Takes the events that the stack has for it.
-    pub(crate) fn on_events(&self, handle: Handle<Self>) {
-        while let Some(event) = self.cell.with(ferrowarp::Qp::next_event) {
-            self.show_state(handle);
-            if is_fatal(&event) {
-                AsyncEvent::QpFatal(handle).report(self.context);
-            }
-            if let Some(connection) = self.connection() {
+    /// Takes an event that the stack has for it. Returns it with the connection that it is for.
+    fn take_event(&self, handle: Handle<Self>) -> Option<(ConnEvent, Option<Arc<Connection>>)> {
+        let event = self.cell.with(ferrowarp::Qp::next_event)?;
+        self.show_state(handle);
+        if is_fatal(&event) {
+            AsyncEvent::QpFatal(handle).report(self.context);
+        }
+        Some((event, self.connection()))
+    }
+
+    /// Passes on the events that the stack has for a queue pair. Meanwhile it may be destroyed.
+    pub(crate) fn on_events(handle: Handle<Self>) {
+        let next = || handle.get().ok()?.take_event(handle);
+        while let Some((event, connection)) = next() {
+            if let Some(connection) = connection {
                 connection.on_event(event);
             }
         }
@@ -258,7 +265,8 @@ impl Qp {
         qp.engine.objects.numbered_qps.remove(qp.number);
         AsyncEvent::QpFatal(handle).forget(qp.context);
         qp.acks.wait();
-        handle.destroy(|_| Ok(())).map(drop)
+        drop(qp);
+        handle.destroy()
     }
 }
 

@@ -111,7 +111,8 @@ impl Srq {
         srq.engine.objects.srqs.remove(srq.inner.id());
         AsyncEvent::SrqLimit(handle).forget(srq.context);
         srq.acks.wait();
-        handle.destroy(|_| Ok(())).map(drop)
+        drop(srq);
+        handle.destroy()
     }
 }
 
