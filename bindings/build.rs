@@ -35,7 +35,7 @@ const SPLIT_OFF: [&str; 3] = ["rte_log", "rte_argparse", "rte_pmu"];
 
 /// Libraries that the static build links whole: constructors register buses, mempool handlers and
 /// PMDs, and no symbol refers to them.
-const STATIC_WHOLE: [&str; 19] = [
+const STATIC_WHOLE: [&str; 21] = [
     "rte_bus_vdev",
     "rte_bus_pci",
     "rte_mempool_ring",
@@ -44,6 +44,8 @@ const STATIC_WHOLE: [&str; 19] = [
     "rte_net_tap",
     "rte_net_af_packet",
     "rte_net_null",
+    "rte_net_vhost",
+    "rte_net_virtio",
     "rte_gso",
     "rte_hash",
     "rte_rcu",
@@ -57,7 +59,23 @@ const STATIC_WHOLE: [&str; 19] = [
     "rte_eal",
 ];
 
-/// Archives that the ones above need, linked on demand.
+/// PMDs of cards that the static build links whole as far as DPDK was built with them: those of
+/// Intel and of virtual machines, which need no library but DPDK's.
+const STATIC_CARDS: [&str; 9] = [
+    "rte_net_e1000",
+    "rte_net_ena",
+    "rte_net_gve",
+    "rte_net_i40e",
+    "rte_net_iavf",
+    "rte_net_ice",
+    "rte_net_igc",
+    "rte_net_ixgbe",
+    "rte_net_vmxnet3",
+];
+
+/// Archives that the ones above need, linked on demand: of drivers, and of all.
+const STATIC_OF_DRIVERS: [&str; 6] =
+    ["rte_vhost", "rte_common_iavf", "rte_security", "rte_cryptodev", "rte_dmadev", "rte_timer"];
 const STATIC_PLAIN: [&str; 2] = ["rte_telemetry", "rte_kvargs"];
 
 /// System libraries of the static build.
@@ -279,7 +297,8 @@ fn link() -> Result<(), String> {
     let is_static = env::var_os("CARGO_FEATURE_STATIC").is_some();
     let file =
         |library: &str| folder.join(format!("lib{library}.{}", if is_static { "a" } else { "so" }));
-    let split_off = SPLIT_OFF.into_iter().filter(|library| file(library).exists());
+    let exists = |library: &&str| file(library).exists();
+    let split_off = SPLIT_OFF.into_iter().filter(exists);
     if !is_static {
         for library in SHARED.into_iter().chain(split_off) {
             require(&file(library))?;
@@ -289,10 +308,15 @@ fn link() -> Result<(), String> {
     }
     for library in STATIC_WHOLE {
         require(&file(library))?;
+    }
+    for library in STATIC_CARDS.into_iter().filter(exists).chain(STATIC_WHOLE) {
         println!("cargo::rustc-link-lib=static:+whole-archive,-bundle={library}");
     }
-    for library in STATIC_PLAIN.into_iter().chain(split_off) {
+    for library in STATIC_PLAIN {
         require(&file(library))?;
+    }
+    let plain = STATIC_OF_DRIVERS.into_iter().filter(exists).chain(STATIC_PLAIN);
+    for library in plain.chain(split_off) {
         println!("cargo::rustc-link-lib=static:-bundle={library}");
     }
     for library in STATIC_SYSTEM {

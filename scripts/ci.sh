@@ -7,7 +7,7 @@
 #   tidy     style, structure, traceability of rules, licenses of dependencies
 #   test     unit and integration tests of every package, with overflow checks; devices and the
 #            programs among them (root for all of it)
-#   static   the runtime's tests over memif, with DPDK's archives linked into them
+#   static   the runtime's tests over memif and vhost, with DPDK's archives linked into them
 #   doc      documentation, warnings denied; the libraries also as docs.rs builds them, without
 #            libdpdk
 #   interop  the stack against Linux's siw in a guest, and over emulated cards: the small matrix
@@ -112,7 +112,8 @@ test)
 static)
     has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
     # The features match those of the other stages, so that other crates are built once.
-    cargo test "${cargo_flags[@]}" -p ferrowarp --features static,tokio --lib memif
+    cargo test "${cargo_flags[@]}" -p ferrowarp --features static,tokio --lib -- \
+        memif vhost virtio
     ;;
 doc)
     RUSTDOCFLAGS="-D warnings" cargo doc "${cargo_flags[@]}" "${packages[@]}" --no-deps

@@ -16,8 +16,9 @@
 //! [`Mempool::of_host`]).
 //!
 //! By default you link DPDK's shared libraries and EAL loads their plug-in directory. The feature
-//! `static` links the archives instead. Then you have four drivers only (`net_ring`, `net_memif`,
-//! `net_tap` and `net_af_packet`).
+//! `static` links the archives instead. Then you have only the drivers that `build.rs` lists:
+//! `net_ring`, `net_memif`, `net_tap`, `net_af_packet`, `net_vhost`, `net_virtio_user`, and the
+//! drivers of Intel's cards and of virtual machines.
 //!
 //! A polling thread should register itself first ([`Eal::register_thread`] or
 //! [`Eal::register_current_thread`]). Otherwise it has no mempool caches.

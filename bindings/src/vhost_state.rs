@@ -14,12 +14,10 @@
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::abi::ABI;
 use crate::burst_lock::{BurstLock, InFlight, RingState};
 use crate::error::{Errno, Error, check};
 use crate::lock_order::{Rank, RankedGuard, RankedMutex};
@@ -158,8 +156,23 @@ struct QueueEvent {
 
 type GetQueueEvent = unsafe extern "C" fn(u16, *mut QueueEvent) -> c_int;
 
-/// Returns `rte_eth_vhost_get_queue_event` of the driver, which is a plug-in and not linked.
+/// Returns `rte_eth_vhost_get_queue_event` of the driver, whose archive is linked.
+#[cfg(feature = "static")]
 fn get_queue_event() -> Option<GetQueueEvent> {
+    unsafe extern "C" {
+        fn rte_eth_vhost_get_queue_event(port: u16, event: *mut QueueEvent) -> c_int;
+    }
+    Some(rte_eth_vhost_get_queue_event)
+}
+
+/// Returns `rte_eth_vhost_get_queue_event` of the driver, which is a plug-in and not linked.
+#[cfg(not(feature = "static"))]
+fn get_queue_event() -> Option<GetQueueEvent> {
+    use std::ffi::CString;
+    use std::sync::OnceLock;
+
+    use crate::abi::ABI;
+
     static FOUND: OnceLock<Option<GetQueueEvent>> = OnceLock::new();
     *FOUND.get_or_init(|| {
         let library = CString::new(format!("librte_net_vhost.so.{ABI}")).ok()?;

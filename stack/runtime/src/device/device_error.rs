@@ -92,7 +92,7 @@ pub enum DeviceError {
     /// The driver is not loaded.
     #[error(
         "{device}: DPDK's driver {driver} is not loaded (a shared build loads its plug-in, \
-         Debian's package librte-{package}{ABI}; a static build has ring, memif, tap and af_packet)"
+         Debian's package librte-{package}{ABI}; a static build lacks af_xdp)"
     )]
     NoDriver {
         /// The device as named.

@@ -137,7 +137,7 @@ pub enum PciError {
     /// No poll-mode driver claims the card.
     #[error(
         "no poll-mode driver that is loaded takes the card {vendor:04x}:{device:04x} (a shared \
-         build loads plug-ins, {packages}; a static build has no driver of cards)"
+         build loads plug-ins, {packages}; a static build has those of CARDS.md)"
     )]
     NoPollModeDriver {
         /// PCI vendor.
