@@ -73,3 +73,52 @@ impl<E> EventQueue<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    use super::*;
+
+    fn is_readable(queue: &EventQueue<u32>) -> bool {
+        let fd: BorrowedFd<'_> = std::os::fd::AsFd::as_fd(&queue.reader);
+        poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO).unwrap() == 1
+    }
+
+    #[test]
+    fn the_descriptor_is_readable_while_there_are_events() {
+        let queue = EventQueue::new().unwrap();
+        assert!(!is_readable(&queue));
+        queue.push(1);
+        queue.push(2);
+        assert!(is_readable(&queue));
+        assert_eq!(queue.pop(), Some(1));
+        assert!(is_readable(&queue));
+        assert_eq!((queue.pop(), queue.pop()), (Some(2), None));
+        assert!(!is_readable(&queue));
+    }
+
+    #[test]
+    fn removed_events_make_it_unreadable() {
+        let queue = EventQueue::new().unwrap();
+        (1..=4).for_each(|event| queue.push(event));
+        assert_eq!(queue.remove(|event| event % 2 == 0), [2, 4]);
+        assert!(is_readable(&queue));
+        assert_eq!(queue.remove(|_| true), [1, 3]);
+        assert!(!is_readable(&queue));
+        queue.push(5);
+        assert!(is_readable(&queue));
+    }
+
+    /// Whatever the program does with the flags, no call blocks.
+    #[test]
+    fn flags_of_the_program_change_nothing() {
+        let queue = EventQueue::new().unwrap();
+        queue.reader.set_nonblocking(false).unwrap();
+        queue.push(1);
+        assert_eq!((queue.pop(), queue.pop()), (Some(1), None));
+        assert!(queue.remove(|_| true).is_empty());
+    }
+}

@@ -32,3 +32,37 @@ impl Acks {
         drop(all);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn waits_for_all_acknowledgments() {
+        let acks = Arc::new(Acks::default());
+        acks.wait();
+        acks.report();
+        acks.report();
+        let waiting = thread::spawn({
+            let acks = Arc::clone(&acks);
+            move || acks.wait()
+        });
+        acks.acknowledge(1);
+        assert!(!waiting.is_finished());
+        acks.acknowledge(1);
+        waiting.join().unwrap();
+    }
+
+    #[test]
+    fn too_many_acknowledgments_do_no_harm() {
+        let acks = Acks::default();
+        acks.report();
+        acks.acknowledge(7);
+        acks.report();
+        acks.acknowledge(1);
+        acks.wait();
+    }
+}

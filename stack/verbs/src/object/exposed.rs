@@ -235,3 +235,6 @@ impl<T: Exposed> Handle<T> {
         Ok(value)
     }
 }
+
+#[cfg(test)]
+mod tests;
