@@ -89,7 +89,7 @@ fmt)
     cargo fmt --manifest-path tests/fuzz/Cargo.toml --check
     ;;
 shell)
-    mapfile -t scripts < <(find scripts .ci -type f | sort)
+    mapfile -t scripts < <(find scripts .ci stack/verbs/link -type f | sort)
     for script in "${scripts[@]}"; do
         bash -n "$script"
     done

@@ -129,6 +129,7 @@ IN_NODE(ferrowarp_private, verbs_register_driver_65, 65)
 
 /* A variable of providers. */
 bool ferrowarp_allow_disassociate_destroy;
+IN_NODES(ferrowarp_allow_disassociate_destroy, verbs_allow_disassociate_destroy)
 
 /* ibv_devinfo and pyverbs call it. */
 struct ibv_context;
