@@ -144,7 +144,7 @@ int ferrowarp_private_query_gid_type(struct ibv_context *context, unsigned char 
 }
 IN_NODES(ferrowarp_private_query_gid_type, ibv_query_gid_type)
 
-/* The public headers of rdma-core 47 and later declare it. */
+/* The public headers of rdma-core 56 declare it, and those of 44 do not. */
 const char *ferrowarp_wr_opcode_str(unsigned int opcode);
 const char *ferrowarp_private_wr_opcode_str(unsigned int opcode);
 const char *ferrowarp_private_wr_opcode_str(unsigned int opcode)

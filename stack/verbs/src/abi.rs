@@ -11,8 +11,8 @@ const VERBS_CONTEXT_LEN: usize = 696;
 const QP_EX_LEN: usize = 360;
 /// Bytes of an `ibv_port_attr` in rdma-core 45 and later. Inline callers pass the size they know.
 pub(crate) const PORT_ATTR_LEN: usize = 56;
-/// Bytes that callers of the function `ibv_query_port` have: programs that were built before
-/// rdma-core 27, which added `port_cap_flags2`.
+/// Bytes that callers of the function `ibv_query_port` have: those before `port_cap_flags2`. Newer
+/// programs call the operation of the context, inline.
 pub(crate) const PORT_ATTR_LEN_LEGACY: usize = 48;
 
 /// A `verbs_context` that programs built for any rdma-core can use.
