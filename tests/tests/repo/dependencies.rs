@@ -102,7 +102,7 @@ fn direct_dependencies() -> BTreeMap<String, &'static str> {
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     for package in cargo_metadata(&["--no-deps"])["packages"].as_array().unwrap() {
         let of_package = match package["name"].as_str().unwrap() {
-            "ferrowarp-apps" => 1,
+            "ferrowarp-apps" | "ferrowarp-run" => 1,
             "ferrowarp-bench" | "ferrowarp-tests" => 2,
             _ => 0,
         };

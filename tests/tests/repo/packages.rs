@@ -10,7 +10,7 @@ use crate::cargo_metadata;
 use crate::tidy::{report, text};
 
 /// The packages that users depend on or install; the others are of use in this repository alone.
-const PUBLISHED: [&str; 8] = [
+const PUBLISHED: [&str; 9] = [
     "ferrowarp",
     "ferrowarp-apps",
     "ferrowarp-crc32c",
@@ -18,6 +18,7 @@ const PUBLISHED: [&str; 8] = [
     "ferrowarp-link",
     "ferrowarp-lockfree",
     "ferrowarp-proto",
+    "ferrowarp-run",
     "ferrowarp-settings",
 ];
 
