@@ -77,7 +77,26 @@ pub fn shell_text(variables: &[Variable]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use ferrowarp_settings::Settings;
+
     use super::*;
+    use crate::options::Parsed;
+
+    /// The program reads from its environment what `iwarp-run` was given.
+    #[test]
+    fn options_reach_the_program() {
+        let line = "iwarp-run --dev memif:/tmp/x.sock,server --ip 198.18.0.1/24 --ip 2001:2::1/64 \
+                    --route 203.0.113.0/24 via 198.18.0.254,mtu=1400 \
+                    --route default via 2001:2::fe \
+                    --neighbor 198.18.0.2=02:00:00:00:00:02 --vlan 7 --crc false --print";
+        let words = line.split_whitespace().map(OsString::from);
+        let Ok(Parsed::Options(options)) = Options::parse(words) else { panic!("{line}") };
+        let variables = of(&options, Path::new("/lib")).unwrap();
+        let text = |variable: Variable| (variable.name, variable.value.into_string().unwrap());
+        let read = Settings::from_parts(None, variables.into_iter().map(text)).unwrap();
+        assert_eq!(read, options.settings().unwrap());
+        assert_eq!((read.routes.len(), read.vlan, read.crc), (2, Some(7), false));
+    }
 
     #[test]
     fn path_is_put_before_the_others() {
