@@ -33,7 +33,8 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let shown = name.to_string_lossy();
     let not_found =
         || Failure { status: Failure::NOT_FOUND, about: format!("{shown}: no such program") };
-    let candidates: Vec<PathBuf> = if name.as_bytes().contains(&b'/') {
+    let is_path = name.as_bytes().contains(&b'/');
+    let candidates: Vec<PathBuf> = if is_path {
         vec![name.into()]
     } else if name.is_empty() {
         return Err(not_found());
@@ -49,10 +50,12 @@ pub fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let mut refused = None;
     for path in candidates {
         match fs::metadata(&path) {
-            Ok(found) if found.is_dir() => refused = Some((path, "it is a folder")),
+            Ok(found) if found.is_dir() && is_path => refused = Some((path, "it is a folder")),
+            Ok(found) if found.is_dir() => {}
             Ok(_) if access(&path, AccessFlags::X_OK).is_ok() => return Ok(path),
             Ok(_) => refused = Some((path, "it is not executable")),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            // The program may be in another folder of PATH than one that is closed to this user.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_path => {
                 refused = Some((path, "permission denied"));
             }
             Err(_) => {}
@@ -197,6 +200,7 @@ mod tests {
     fn programs_are_searched_as_by_a_shell() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
+        fs::create_dir(folder.path().join("folder")).unwrap();
         fs::write(&program, "").unwrap();
         let search = format!("/absent:{}", folder.path().display());
         let found = |name: &str| find(OsStr::new(name), Some(OsStr::new(&search)));
@@ -208,6 +212,7 @@ mod tests {
             ("", Failure::NOT_FOUND),
             ("./absent/program", Failure::NOT_FOUND),
             ("/", Failure::NOT_STARTED),
+            ("folder", Failure::NOT_FOUND),
         ] {
             assert_eq!(found(name).unwrap_err().status, status, "{name}");
         }

@@ -49,6 +49,19 @@ fn shell(command: &mut Command, script: &str) -> Output {
     command.args(["sh", "-c", script]).output().unwrap()
 }
 
+/// Writes an executable file. Another process does: if this one did, a child that another test
+/// starts meanwhile could still have the file open for writing, and it could not be started.
+fn write_program(path: &Path, text: &str) {
+    let script = "printf %s \"$1\" >\"$0\" && chmod 700 \"$0\"";
+    let mut shell = Command::new("sh");
+    assert!(shell.args(["-c", script]).arg(path).arg(text).status().unwrap().success());
+}
+
+/// Copies a program, likewise.
+fn copy_program(from: &str, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+}
+
 /// Returns what was printed.
 fn printed(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
@@ -80,8 +93,7 @@ fn exit_status_signals_and_process_are_those_of_the_program() {
     let named = shell(&mut with_device(&libraries), "cat /proc/$$/cmdline | tr '\\0' ' '");
     assert!(printed(&named).starts_with("sh -c cat"));
     let script = libraries.path().join("script");
-    fs::write(&script, "echo ran $1\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    write_program(&script, "echo ran $1\n");
     assert_eq!(
         printed(&with_device(&libraries).arg(&script).arg("it").output().unwrap()),
         "ran it\n"
@@ -174,7 +186,7 @@ fn libraries_are_found_near_the_program() {
         folder
     };
     let program = folder("bin").join("iwarp-run");
-    fs::copy(IWARP_RUN, &program).unwrap();
+    copy_program(IWARP_RUN, &program);
     let run = || {
         let mut command = Command::new(&program);
         command.args(DEVICE).args(["printenv", "LD_LIBRARY_PATH"]).env_remove("LD_LIBRARY_PATH");
@@ -197,14 +209,16 @@ fn libraries_are_found_near_the_program() {
 fn programs_that_cannot_be_started_have_the_statuses_of_shells() {
     let libraries = libraries();
     let script = libraries.path().join("script");
-    fs::write(&script, "#!/absent/interpreter\n").unwrap();
+    write_program(&script, "#!/absent/interpreter\n");
+    let mode = |bits| fs::set_permissions(&script, fs::Permissions::from_mode(bits)).unwrap();
+    mode(0o600);
     let run = |program: &Path| failed(with_device(&libraries).arg(program));
     let (status, about) = run(Path::new("iwarp-absent"));
     assert_eq!((status, about.as_str()), (Some(127), "iwarp-absent: no such program"));
     let (status, about) = run(&script);
     let expected = format!("{}: it is not executable", script.display());
     assert_eq!((status, about), (Some(126), expected));
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
+    mode(0o700);
     let (status, about) = run(&script);
     assert_eq!(status, Some(127));
     assert!(about.ends_with("(or its interpreter)"), "{about}");
@@ -217,7 +231,7 @@ fn programs_that_gain_rights_are_refused() {
     }
     let libraries = libraries();
     let program = libraries.path().join("true");
-    fs::copy("/bin/true", &program).unwrap();
+    copy_program("/bin/true", &program);
     let nobody = User::from_name("nobody").unwrap().map_or(Uid::from_raw(65_534), |it| it.uid);
     chown(&program, Some(nobody), None).unwrap();
     let mode = |bits| fs::set_permissions(&program, fs::Permissions::from_mode(bits)).unwrap();
