@@ -288,14 +288,30 @@ impl<T> Consumer<T> {
     where
         T: Copy,
     {
-        if self.cached_tail.wrapping_sub(self.head) < out.len() {
+        let room = out.len();
+        let mut places = out.iter_mut();
+        self.pop_each(room, |value| {
+            if let Some(place) = places.next() {
+                *place = value;
+            }
+        })
+    }
+
+    /// Passes values to `accept`, oldest first, `max` of them at most, and returns their number.
+    /// One store of the head index for all. If `accept` panics, all of them stay in the queue.
+    #[inline]
+    pub fn pop_each(&mut self, max: usize, mut accept: impl FnMut(T)) -> usize
+    where
+        T: Copy,
+    {
+        if self.cached_tail.wrapping_sub(self.head) < max {
             self.cached_tail = self.indices.tail.load(Ordering::Acquire);
         }
-        let count = self.cached_tail.wrapping_sub(self.head).min(out.len());
+        let count = self.cached_tail.wrapping_sub(self.head).min(max);
         if count > 0 {
-            for (index, place) in out[..count].iter_mut().enumerate() {
+            for index in 0..count {
                 // SAFETY: the index is in `head..tail`, and the head advances past it below.
-                *place = unsafe { self.slots.take(self.head.wrapping_add(index)) };
+                accept(unsafe { self.slots.take(self.head.wrapping_add(index)) });
             }
             self.head = self.head.wrapping_add(count);
             self.indices.head.store(self.head, Ordering::Release);

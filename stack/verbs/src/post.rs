@@ -156,7 +156,8 @@ fn bytes(sge: &Sge) -> &[u8] {
     if sge.len == 0 {
         return &[];
     }
-    let start = std::ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+    let Ok(address) = usize::try_from(sge.addr) else { return &[] };
+    let start = std::ptr::with_exposed_provenance::<u8>(address);
     // SAFETY: the program passes readable memory, and leaves it alone meanwhile.
     unsafe { slice::from_raw_parts(start, sge.len as usize) }
 }

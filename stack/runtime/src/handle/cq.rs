@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use crossbeam::utils::CachePadded;
 use ferrowarp_lockfree::spin_lock::SpinLock;
 use ferrowarp_lockfree::spsc::{Consumer, Peek};
@@ -23,8 +24,8 @@ use crate::limits::{Permit, Resource, check_queue_len};
 use crate::shard::{CqNotify, CqOverrun, CqProducer, InterruptSleep, OverrunSink, Shard};
 use crate::threads::{PollBackoff, Spinner, thread_number};
 
-/// Completions that [`Cq::poll_with`] takes at a time.
-const POLL_BATCH: usize = 16;
+/// Completions that [`Cq::poll_with`] takes at a time: few, and memory for them is not initialized.
+type Batch = ArrayVec<Wc, 16>;
 
 /// Options of a completion queue. Start from [`CqOptions::new`] and set what differs.
 #[doc(alias = "ibv_cq_init_attr_ex")]
@@ -114,6 +115,15 @@ impl CqRing {
         // handler of a signal.
         let ring = if is_child() { None } else { self.ring.lock_once(thread_number()) };
         ring.map_or(0, |mut ring| ring.pop_into(out))
+    }
+
+    /// As [`CqRing::pop_into`], for `max` completions at most.
+    #[inline(never)]
+    fn pop_batch(&self, max: usize, batch: &mut Batch) {
+        let ring = if is_child() { None } else { self.ring.lock_once(thread_number()) };
+        if let Some(mut ring) = ring {
+            ring.pop_each(max, |wc| batch.push(wc));
+        }
     }
 
     /// Removes the completions of a queue pair that is destroyed.
@@ -254,17 +264,18 @@ impl Cq {
     /// may post and poll.
     #[inline]
     pub fn poll_with(&self, max: usize, mut accept: impl FnMut(Wc)) -> usize {
-        let mut wcs = [Wc::default(); POLL_BATCH];
+        let mut batch = Batch::new();
         let mut count = 0;
         while count < max {
-            let room = POLL_BATCH.min(max - count);
-            let mut found = self.inner.pop_into(&mut wcs[..room]);
-            if found == 0 && count == 0 && self.inner.drive() {
-                found = self.inner.pop_into(&mut wcs[..room]);
+            let room = batch.capacity().min(max - count);
+            batch.clear();
+            self.inner.pop_batch(room, &mut batch);
+            if batch.is_empty() && count == 0 && self.inner.drive() {
+                self.inner.pop_batch(room, &mut batch);
             }
-            wcs[..found].iter().copied().for_each(&mut accept);
-            count += found;
-            if found < room {
+            batch.iter().copied().for_each(&mut accept);
+            count += batch.len();
+            if batch.len() < room {
                 break;
             }
         }
@@ -426,25 +437,39 @@ impl CqInner {
     #[inline(always)]
     fn pop_into(&self, out: &mut [Wc]) -> usize {
         if !self.others.is_empty() {
-            return self.pop_in_turn(out);
+            let mut found = 0;
+            self.in_turn(|ring| {
+                if found < out.len() {
+                    found += ring.pop_into(&mut out[found..]);
+                }
+            });
+            return found;
         }
         if self.first.peek.is_empty() { 0 } else { self.first.pop_into(out) }
     }
 
-    /// As [`CqInner::pop_into`], with several rings: the first one changes from call to call, so
-    /// that none is neglected when `out` is short.
-    fn pop_in_turn(&self, out: &mut [Wc]) -> usize {
+    /// As [`CqInner::pop_into`], for `max` completions at most.
+    #[inline(always)]
+    fn pop_batch(&self, max: usize, batch: &mut Batch) {
+        if !self.others.is_empty() {
+            self.in_turn(|ring| ring.pop_batch(max - batch.len(), batch));
+        } else if !self.first.peek.is_empty() {
+            self.first.pop_batch(max, batch);
+        }
+    }
+
+    /// Calls `pop` with each ring that is not empty. The first one changes from call to call, so
+    /// that none is neglected.
+    fn in_turn(&self, mut pop: impl FnMut(&CqRing)) {
         let count = self.others.len() + 1;
         let start = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut found = 0;
         for step in 0..count {
             let at = start.wrapping_add(step) % count;
             let ring = if at == 0 { &self.first } else { &self.others[at - 1] };
-            if found < out.len() && !ring.peek.is_empty() {
-                found += ring.pop_into(&mut out[found..]);
+            if !ring.peek.is_empty() {
+                pop(ring);
             }
         }
-        found
     }
 }
 

@@ -27,6 +27,8 @@ const MAX_CQE: c_int = 1 << 22;
 pub(crate) const MAX_RD_ATOM: u8 = 128;
 /// The only partition: programs ask for it, and iWARP has none.
 const PKEY: u16 = 0xffff;
+/// `IBV_LINK_LAYER_ETHERNET` in a byte.
+const LINK_LAYER: u8 = IBV_LINK_LAYER_ETHERNET.to_le_bytes()[0];
 /// As the kernel reports a port whose speed it does not know: one lane of 2.5 Gb/s.
 const UNKNOWN_SPEED: (u8, u8) = (1, 1);
 /// States of the link (InfiniBand Architecture, PortPhysicalState).
@@ -100,13 +102,13 @@ fn port_attr(engine: &Engine) -> ibv_port_attr {
         active_mtu: mtu(engine.context.capabilities().mtu),
         gid_tbl_len: int(engine.context.config().addresses.len()),
         port_cap_flags: IBV_PORT_CM_SUP,
-        max_msg_sz: MESSAGE_LEN_MAX.try_into().unwrap_or(c_uint::MAX),
+        max_msg_sz: MESSAGE_LEN_MAX,
         pkey_tbl_len: 1,
         max_vl_num: 1,
         active_width,
         active_speed,
         phys_state: if is_up { PHYS_LINK_UP } else { PHYS_DISABLED },
-        link_layer: IBV_LINK_LAYER_ETHERNET as u8,
+        link_layer: LINK_LAYER,
         ..ibv_port_attr::default()
     }
 }
