@@ -404,9 +404,15 @@ impl Config {
     /// or behind a router, or one of the addresses itself.
     #[must_use]
     pub fn reaches(&self, peer: IpAddr) -> bool {
+        self.source_to(peer).is_some()
+    }
+
+    /// Returns the local address that connections to a peer have by default: that of the route, or
+    /// the peer's own if it is one of the addresses. `None`: it cannot be reached.
+    #[must_use]
+    pub fn source_to(&self, peer: IpAddr) -> Option<IpAddr> {
         let routing = RoutingTable::new(&self.addresses, &self.routes);
-        let hop = routing.next_hop(peer);
-        hop.is_some_and(|hop| routing.select_source(peer, hop).is_some())
+        routing.select_source(peer, routing.next_hop(peer)?)
     }
 
     fn validate_numbers(&self) -> Result<(), OpenError> {
