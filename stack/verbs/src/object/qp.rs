@@ -109,13 +109,16 @@ impl Qp {
         let send_cq = Using::new(init.send_cq.get()?);
         let recv_cq = Using::new(init.recv_cq.get()?);
         let srq = init.srq.get_optional()?.map(Using::new);
-        let options = QpOptions::new(&send_cq.inner)
+        let options = QpOptions::new(&send_cq.inner);
+        // Programs send inline although they asked for none: rdma_xclient does.
+        let max_inline_data = (cap.max_inline_data as usize).max(options.max_inline_data);
+        let options = options
             .recv_cq(&recv_cq.inner)
             .max_send_wr(cap.max_send_wr.max(1) as usize)
             .max_recv_wr(cap.max_recv_wr.max(1) as usize)
             .max_send_sge(cap.max_send_sge.max(1) as usize)
             .max_recv_sge(cap.max_recv_sge.max(1) as usize)
-            .max_inline_data(cap.max_inline_data as usize);
+            .max_inline_data(max_inline_data);
         let options = match &srq {
             Some(srq) => options.srq(&srq.inner),
             None => options,
