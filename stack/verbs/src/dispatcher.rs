@@ -24,11 +24,13 @@ pub(crate) fn start(engine: &'static Engine) -> Outcome {
 
 fn run(engine: &'static Engine, events: &EventChannel) {
     while !engine.context.has_failed() {
-        let Some(event) = events.wait(Duration::MAX) else {
+        let timeout = cm::report_timewait_exits();
+        match events.wait(timeout) {
+            Some(event) => dispatch(engine, event),
             // The context is closed.
-            return;
-        };
-        dispatch(engine, event);
+            None if timeout == Duration::MAX => return,
+            None => {}
+        }
     }
     while let Some(event) = events.next_event() {
         dispatch(engine, event);
@@ -42,7 +44,7 @@ fn dispatch(engine: &'static Engine, event: AsyncEvent) {
                 Qp::on_events(qp);
             }
         }
-        AsyncEvent::ConnectRequest { .. } => cm::on_connect_requests(),
+        AsyncEvent::ConnectRequest { listener } => cm::on_connect_requests(listener),
         AsyncEvent::CqOverrun { cq } => {
             if let Some(handle) = engine.objects.cqs.get(cq)
                 && let Ok(cq) = handle.get()
@@ -59,7 +61,10 @@ fn dispatch(engine: &'static Engine, event: AsyncEvent) {
         }
         AsyncEvent::PortError => Event::Port(IBV_EVENT_PORT_ERR).report_to_all(),
         AsyncEvent::PortActive => Event::Port(IBV_EVENT_PORT_ACTIVE).report_to_all(),
-        AsyncEvent::Failed => Event::Port(IBV_EVENT_DEVICE_FATAL).report_to_all(),
+        AsyncEvent::Failed => {
+            Event::Port(IBV_EVENT_DEVICE_FATAL).report_to_all();
+            cm::on_device_removal();
+        }
         _ => {}
     }
 }

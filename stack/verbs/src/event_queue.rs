@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use crate::errno::Outcome;
@@ -34,6 +35,12 @@ impl<E> EventQueue<E> {
         self.reader.as_raw_fd()
     }
 
+    /// True unless the program has set `O_NONBLOCK`.
+    pub(crate) fn blocks(&self) -> bool {
+        let flags = fcntl(&self.reader, FcntlArg::F_GETFL).unwrap_or(0);
+        !OFlag::from_bits_retain(flags).contains(OFlag::O_NONBLOCK)
+    }
+
     fn lock(&self) -> MutexGuard<'_, VecDeque<E>> {
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -48,9 +55,12 @@ impl<E> EventQueue<E> {
         }
     }
 
-    pub(crate) fn pop(&self) -> Option<E> {
+    /// Removes the first event. `on_taken` is called before another thread finds that it is gone:
+    /// who destroys what the event is about, then waits for the acknowledgment.
+    pub(crate) fn pop(&self, on_taken: impl FnOnce(&E)) -> Option<E> {
         let mut events = self.lock();
         let event = events.pop_front()?;
+        on_taken(&event);
         self.clear_if_empty(&events);
         Some(event)
     }

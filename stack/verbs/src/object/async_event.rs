@@ -101,10 +101,9 @@ extern "C-unwind" fn ibv_get_async_event(
 ) -> c_int {
     take_event(|| {
         let context = context.get()?;
-        let Some(taken) = context.events.pop() else {
+        let Some(taken) = context.events.pop(|event| event.count(Acks::report)) else {
             return Ok(Taken::Wait(context.events.fd()));
         };
-        taken.count(Acks::report);
         program::write(event, taken.public())?;
         Ok(Taken::Event)
     })
