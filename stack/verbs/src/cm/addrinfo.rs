@@ -133,6 +133,6 @@ extern "C" fn rdma_getaddrinfo(
 #[unsafe(no_mangle)]
 extern "C" fn rdma_freeaddrinfo(info: Handle<AddrInfo>) {
     if !info.is_null() {
-        let _ = run(|| info.destroy(|_| Ok(())).map(drop));
+        let _ = run(|| info.destroy());
     }
 }

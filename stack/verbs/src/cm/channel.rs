@@ -54,7 +54,7 @@ impl Channel {
     }
 
     pub(super) fn destroy(handle: Handle<Self>) -> Outcome {
-        let channel = handle.destroy(|_| Ok(()))?;
+        let channel = handle.remove()?;
         if channel.is_awaited.load(Ordering::Acquire) && channel.events.blocks() {
             let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
             retired.push_back(channel);

@@ -154,7 +154,7 @@ impl Event {
     /// # Errors
     /// `EINVAL`: it is none, or was acknowledged before.
     pub(super) fn acknowledge(handle: Handle<Self>) -> Outcome {
-        handle.destroy(|_| Ok(()))?.id.acks.acknowledge(1);
+        handle.remove()?.id.acks.acknowledge(1);
         Ok(())
     }
 

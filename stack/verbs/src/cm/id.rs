@@ -288,7 +288,7 @@ impl Id {
         drop((state, left.0));
         drop(channel.events.remove(|event| Arc::ptr_eq(&event.id, &id)));
         id.acks.wait();
-        handle.destroy(|_| Ok(()))?;
+        handle.remove()?;
         own_channel.map_or(Ok(()), Channel::destroy)
     }
 

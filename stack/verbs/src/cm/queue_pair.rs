@@ -51,7 +51,7 @@ fn create_cq(id: Handle<Id>, entries: u32) -> Outcome<(Handle<CompChannel>, Hand
     let channel = CompChannel::create(context)?;
     let entries = c_int::try_from(entries.max(1)).map_err(|_| Errno::EINVAL)?;
     let cq = Cq::create(context, entries, id.as_ptr().cast(), channel, 0);
-    let cq = cq.inspect_err(|_| drop(channel.destroy(|_| Ok(()))))?;
+    let cq = cq.inspect_err(|_| drop(channel.destroy()))?;
     Ok((channel, cq))
 }
 
@@ -95,7 +95,7 @@ fn destroy_cqs(id: Handle<Id>) -> Outcome {
             Cq::destroy(Handle::of(cq))?;
         }
         if !channel.is_null() {
-            Handle::<CompChannel>::of(channel).destroy(|_| Ok(()))?;
+            Handle::<CompChannel>::of(channel).destroy()?;
         }
     }
     Ok(())

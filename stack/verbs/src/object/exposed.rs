@@ -219,7 +219,11 @@ impl<T: Exposed> Handle<T> {
         Ok(())
     }
 
-    fn remove(self) -> Outcome<Arc<T>> {
+    /// As [`Handle::destroy`], but others may still use the object, which is returned.
+    ///
+    /// # Errors
+    /// As [`Handle::destroy`].
+    pub(crate) fn remove(self) -> Outcome<Arc<T>> {
         let mut blocks = T::registry().lock();
         let live = blocks.live.as_mut().ok_or(Errno::EINVAL)?;
         let value = live.get(&self.address()).ok_or(Errno::EINVAL)?;
