@@ -51,7 +51,9 @@ fn create_cq(id: Handle<Id>, entries: u32) -> Outcome<(Handle<CompChannel>, Hand
     let channel = CompChannel::create(context)?;
     let entries = c_int::try_from(entries.max(1)).map_err(|_| Errno::EINVAL)?;
     let cq = Cq::create(context, entries, id.as_ptr().cast(), channel, 0);
-    let cq = cq.inspect_err(|_| drop(channel.destroy()))?;
+    let cq = cq.inspect_err(|_| {
+        let _ = channel.destroy();
+    })?;
     Ok((channel, cq))
 }
 

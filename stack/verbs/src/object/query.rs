@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 
+use ferrowarp::device::DeviceSpec;
 use ferrowarp::{MESSAGE_LEN_MAX, SGE_COUNT_MAX};
 use ferrowarp_settings::Settings;
 
@@ -93,8 +94,18 @@ fn device_attr(engine: &Engine) -> ibv_device_attr {
     attr
 }
 
+/// True if the port is usable. The link to another process counts as up while it waits for its
+/// first peer: servers look at the port when they start, before there is a client.
+fn is_active(context: &ferrowarp::Context) -> bool {
+    let is_awaiting = matches!(
+        context.config().device,
+        DeviceSpec::Memif { .. } | DeviceSpec::Vhost { .. } | DeviceSpec::VirtioUser { .. }
+    );
+    context.link_is_up() || is_awaiting && !context.peer_is_gone()
+}
+
 fn port_attr(engine: &Engine) -> ibv_port_attr {
-    let is_up = engine.context.link_is_up();
+    let is_up = is_active(&engine.context);
     let (active_width, active_speed) = UNKNOWN_SPEED;
     ibv_port_attr {
         state: if is_up { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN },
