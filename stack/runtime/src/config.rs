@@ -407,8 +407,7 @@ impl Config {
         self.source_to(peer).is_some()
     }
 
-    /// Returns the local address that connections to a peer have by default: that of the route, or
-    /// the peer's own if it is one of the addresses. `None`: it cannot be reached.
+    /// Local address of connections to a peer, by the routes. `None`: it cannot be reached.
     #[must_use]
     pub fn source_to(&self, peer: IpAddr) -> Option<IpAddr> {
         let routing = RoutingTable::new(&self.addresses, &self.routes);
