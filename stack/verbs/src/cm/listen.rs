@@ -23,7 +23,7 @@ const BACKLOG: usize = 1024;
 pub(super) struct Listening {
     /// `None`: the device has no address of the family, so that nobody can connect.
     listener: Option<Listener>,
-    /// One request is on its way to the program; the others wait in the listener, whose backlog
+    /// One request is on its way to the program. The others wait in the listener: its backlog
     /// counts them.
     is_reported: bool,
 }

@@ -83,8 +83,8 @@ fn create_cqs(id: Handle<Id>, attr: &mut ibv_qp_init_attr) -> Outcome {
     Ok(())
 }
 
-/// Destroys the completion queues that were created for the ID.
-fn destroy_cqs(id: Handle<Id>) -> Outcome {
+/// Destroys the completion queues that were created for the ID; the program may have done so.
+fn destroy_cqs(id: Handle<Id>) {
     let public = Id::public(id);
     id.change(|id| {
         (id.send_cq, id.recv_cq) = (ptr::null_mut(), ptr::null_mut());
@@ -93,14 +93,9 @@ fn destroy_cqs(id: Handle<Id>) -> Outcome {
     for (cq, channel) in
         [(public.send_cq, public.send_cq_channel), (public.recv_cq, public.recv_cq_channel)]
     {
-        if !cq.is_null() {
-            Cq::destroy(Handle::of(cq))?;
-        }
-        if !channel.is_null() {
-            Handle::<CompChannel>::of(channel).destroy()?;
-        }
+        let _ = Cq::destroy(Handle::of(cq));
+        let _ = Handle::<CompChannel>::of(channel).destroy();
     }
-    Ok(())
 }
 
 impl Id {
@@ -120,10 +115,7 @@ impl Id {
             attr.srq = public.srq;
         }
         let created = create_cqs(handle, attr).and_then(|()| Qp::create(pd, attr));
-        let qp = created.inspect_err(|_| {
-            // The first failure counts.
-            let _ = destroy_cqs(handle);
-        })?;
+        let qp = created.inspect_err(|_| destroy_cqs(handle))?;
         let connection = Arc::downgrade(&id);
         *qp.get()?.connection.lock().unwrap_or_else(PoisonError::into_inner) = connection;
         id.lock().qp = qp;
@@ -131,15 +123,22 @@ impl Id {
         Ok(())
     }
 
-    /// Destroys the queue pair of the ID, with the completion queues that were created for it.
+    /// Destroys the queue pair of the ID, unless the program has done so, and the completion queues
+    /// that were created for it.
+    ///
+    /// # Errors
+    /// `EINVAL`: it has none; `EBUSY`: others need it.
     pub(super) fn destroy_qp(handle: Handle<Self>) -> Outcome {
-        let qp = Self::public(handle).qp;
+        let qp = Handle::<Qp>::of(Self::public(handle).qp);
         if qp.is_null() {
             return Err(Errno::EINVAL);
         }
-        Qp::destroy(Handle::of(qp))?;
+        if qp.get().is_ok() {
+            Qp::destroy(qp)?;
+        }
         handle.change(|id| id.qp = ptr::null_mut());
-        destroy_cqs(handle)
+        destroy_cqs(handle);
+        Ok(())
     }
 
     fn create_srq(

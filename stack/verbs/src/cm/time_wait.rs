@@ -21,7 +21,7 @@ fn lock() -> MutexGuard<'static, VecDeque<(Instant, Weak<Id>)>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The connection of an ID has ended. Only the dispatcher calls it, which then waits anew.
+/// The connection of an ID has ended. Only the dispatcher calls it, which waits for it afterwards.
 pub(super) fn begin(id: &Arc<Id>) {
     lock().push_back((Instant::now() + TIME_WAIT, Arc::downgrade(id)));
 }
