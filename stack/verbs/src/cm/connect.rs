@@ -180,12 +180,12 @@ fn failure(error: ConnectError) -> (rdma_cm_event_type, c_int) {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rdma_connect(id: Handle<Id>, param: Option<&rdma_conn_param>) -> c_int {
-    call_with_event(id, || Id::connect(id, param))
+    call_with_event(id, || Id::connect(id, param), || Id::complete(id))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rdma_accept(id: Handle<Id>, param: Option<&rdma_conn_param>) -> c_int {
-    call_with_event(id, || Id::accept(id, param))
+    call_with_event(id, || Id::accept(id, param), || Id::complete(id))
 }
 
 #[unsafe(no_mangle)]

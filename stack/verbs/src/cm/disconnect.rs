@@ -7,12 +7,12 @@ use ferrowarp::{CmError, EndReason, QpState};
 
 use crate::abi::{RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_DISCONNECTED};
 use crate::cm::event::Param;
-use crate::cm::id::{Id, Inner, State};
+use crate::cm::id::{Id, Inner, State, call_with_event};
 use crate::cm::time_wait;
-use crate::errno::{Errno, Outcome, run};
+use crate::errno::{Errno, Outcome};
 use crate::object::exposed::Handle;
 use crate::object::qp::Qp;
-use crate::wait::{Taken, take_event};
+use crate::wait::Taken;
 
 impl Id {
     /// Closes the connection gracefully. What was posted is executed, as long as the peer answers;
@@ -84,7 +84,7 @@ impl Id {
         }
     }
 
-    /// Ends `rdma_disconnect`: a synchronous ID waits for the end.
+    /// Ends `rdma_disconnect` of a synchronous ID, which waits for the end.
     fn complete_disconnect(handle: Handle<Self>) -> Outcome<Taken> {
         let id = handle.get()?;
         let is_ended = matches!(id.lock().state, State::Ended | State::Requested(_));
@@ -110,8 +110,5 @@ fn status(reason: EndReason) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rdma_disconnect(id: Handle<Id>) -> c_int {
-    match run(|| Id::disconnect(id)) {
-        Ok(()) => take_event(|| Id::complete_disconnect(id)),
-        Err(_) => -1,
-    }
+    call_with_event(id, || Id::disconnect(id), || Id::complete_disconnect(id))
 }

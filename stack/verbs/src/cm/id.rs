@@ -258,13 +258,13 @@ impl Id {
         self.handle().change(|public| public.event = event.as_ptr());
     }
 
-    /// Ends a call: one of a synchronous ID takes its event.
+    /// Ends a call of a synchronous ID: takes its event.
     ///
     /// # Errors
-    /// That of the event.
+    /// The error of the event.
     pub(super) fn complete(handle: Handle<Self>) -> Outcome<Taken> {
         let id = handle.get()?;
-        let Some(channel) = id.own_channel() else { return Ok(Taken::Event) };
+        let channel = id.own_channel().ok_or(Errno::EINVAL)?;
         id.release_event();
         let Some(event) = channel.take()? else { return Ok(Taken::Wait(channel.events.fd())) };
         id.show_event(event);
@@ -322,13 +322,24 @@ fn error_of(event: &rdma_cm_event) -> Option<Errno> {
     }
 }
 
-/// Runs the body of a call that has an event. Returns 0, or -1 with `errno`.
+/// Runs the body of a call that has an event, which `complete` takes if the ID is synchronous.
+/// Returns 0, or -1 with `errno`.
 ///
-/// A synchronous ID waits for the event, as `take_event` does.
+/// It waits as `take_event` does. An ID with a channel is not looked at after the body: another
+/// thread may have got the event, and destroyed the ID.
 #[inline(always)]
-pub(super) fn call_with_event(id: Handle<Id>, body: impl FnOnce() -> Outcome) -> c_int {
-    match run(body) {
-        Ok(()) => take_event(|| Id::complete(id)),
+pub(super) fn call_with_event(
+    id: Handle<Id>,
+    body: impl FnOnce() -> Outcome,
+    complete: impl Fn() -> Outcome<Taken> + Copy,
+) -> c_int {
+    let started = run(|| {
+        let is_synchronous = id.get()?.lock().is_synchronous();
+        body().map(|()| is_synchronous)
+    });
+    match started {
+        Ok(true) => take_event(complete),
+        Ok(false) => 0,
         Err(_) => -1,
     }
 }

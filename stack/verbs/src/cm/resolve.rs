@@ -154,12 +154,12 @@ extern "C-unwind" fn rdma_resolve_addr(
     destination: *const sockaddr,
     _timeout_ms: c_int,
 ) -> c_int {
-    call_with_event(id, || Id::resolve_address(id, source, destination))
+    call_with_event(id, || Id::resolve_address(id, source, destination), || Id::complete(id))
 }
 
 #[unsafe(no_mangle)]
 extern "C-unwind" fn rdma_resolve_route(id: Handle<Id>, _timeout_ms: c_int) -> c_int {
-    call_with_event(id, || Id::resolve_route(id))
+    call_with_event(id, || Id::resolve_route(id), || Id::complete(id))
 }
 
 /// In network byte order; 0 if there is none.
