@@ -11,7 +11,7 @@ use crate::abi::{
     ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
     rdma_cm_id,
 };
-use crate::cm::id::Id;
+use crate::cm::id::{Id, State};
 use crate::errno::{Errno, MinusOne, Outcome, run};
 use crate::object::comp_channel::CompChannel;
 use crate::object::context::Context;
@@ -228,8 +228,9 @@ extern "C" fn rdma_destroy_srq(id: Handle<Id>) {
     let _ = run(|| Id::destroy_srq(id));
 }
 
-/// Says how to modify a queue pair that the program has created itself. Its connection moves it to
-/// `IBV_QPS_RTR` and `IBV_QPS_RTS`: for these the mask has no state, as in the kernel for iWARP.
+/// Returns how to modify a queue pair that the program has created itself. The connection moves it
+/// to `IBV_QPS_RTR` and `IBV_QPS_RTS`: for these the mask has no state, as in the kernel for iWARP.
+/// Nor has it one for `IBV_QPS_INIT` once it is connected: the active end of `rping -q` asks then.
 #[unsafe(no_mangle)]
 extern "C" fn rdma_init_qp_attr(
     id: Handle<Id>,
@@ -237,12 +238,14 @@ extern "C" fn rdma_init_qp_attr(
     mask: *mut c_int,
 ) -> MinusOne {
     MinusOne::of(|| {
-        id.get()?;
+        let object = id.get()?;
         let attr = attr.ok_or(Errno::EINVAL)?;
         if Id::public(id).verbs.is_null() {
             return Err(Errno::EINVAL);
         }
+        let is_connected = matches!(object.lock().state, State::Connected | State::Closing);
         let found = match attr.qp_state {
+            IBV_QPS_INIT if is_connected => IBV_QP_PORT,
             IBV_QPS_INIT => {
                 attr.qp_access_flags = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
                 IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PORT
