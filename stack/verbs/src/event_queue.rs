@@ -104,9 +104,9 @@ mod tests {
         queue.push(1);
         queue.push(2);
         assert!(is_readable(&queue));
-        assert_eq!(queue.pop(), Some(1));
+        assert_eq!(queue.pop(|_| {}), Some(1));
         assert!(is_readable(&queue));
-        assert_eq!((queue.pop(), queue.pop()), (Some(2), None));
+        assert_eq!((queue.pop(|_| {}), queue.pop(|_| {})), (Some(2), None));
         assert!(!is_readable(&queue));
     }
 
@@ -128,7 +128,7 @@ mod tests {
         let queue = EventQueue::new().unwrap();
         queue.reader.set_nonblocking(false).unwrap();
         queue.push(1);
-        assert_eq!((queue.pop(), queue.pop()), (Some(1), None));
+        assert_eq!((queue.pop(|_| {}), queue.pop(|_| {})), (Some(1), None));
         assert!(queue.remove(|_| true).is_empty());
     }
 }
