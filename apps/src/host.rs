@@ -63,7 +63,7 @@ impl Host {
     pub fn socket(&self, config: &Config, port: u16) -> anyhow::Result<SocketAddr> {
         let port = self.port.unwrap_or(port);
         let is_own = |ip| config.addresses.iter().any(|own| own.ip == ip);
-        let reached = |peer: &&Zoned| !is_own(peer.ip) && config.reaches(peer.ip);
+        let reached = |peer: &&Zoned| !is_own(peer.ip) && config.source_to(peer.ip).is_some();
         if let Some(peer) = self.candidates.iter().find(reached) {
             check_zone(peer, &config.device).map_err(|error| anyhow!("{error}"))?;
             return Ok(SocketAddr::new(peer.ip, port));

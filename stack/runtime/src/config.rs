@@ -400,14 +400,8 @@ impl Config {
         Ok(())
     }
 
-    /// True if connections to a peer are possible: it is a host on a link of one of the addresses
-    /// or behind a router, or one of the addresses itself.
-    #[must_use]
-    pub fn reaches(&self, peer: IpAddr) -> bool {
-        self.source_to(peer).is_some()
-    }
-
-    /// Local address of connections to a peer, by the routes. `None`: it cannot be reached.
+    /// Local address of connections to a peer: a host on a link of one of the addresses or behind a
+    /// router, or one of the addresses itself. `None`: it cannot be reached.
     #[must_use]
     pub fn source_to(&self, peer: IpAddr) -> Option<IpAddr> {
         let routing = RoutingTable::new(&self.addresses, &self.routes);

@@ -68,7 +68,7 @@ fn addresses_that_no_host_has_are_refused() {
 #[test]
 fn peers_are_hosts_with_a_route_and_this_one() {
     let mut config = Config::new(DeviceSpec::Ring, [198, 18, 0, 1].into(), 24);
-    let reaches = |config: &Config, peer: &str| config.reaches(peer.parse().unwrap());
+    let reaches = |config: &Config, peer: &str| config.source_to(peer.parse().unwrap()).is_some();
     assert!(reaches(&config, "198.18.0.2") && reaches(&config, "198.18.0.1"));
     for wrong in ["198.18.0.255", "198.18.0.0", "198.18.1.1", "2001:2::1"] {
         assert!(!reaches(&config, wrong), "{wrong}");
