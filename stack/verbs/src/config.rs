@@ -1,6 +1,7 @@
 //! The configuration of the stack, from the settings.
 
-use ferrowarp::{Config, DriveMode, TcpSettings, device};
+use ferrowarp::device::{self, DeviceSpec};
+use ferrowarp::{Config, DriveMode, TcpSettings};
 use ferrowarp_settings::{Hugepages, Poller, Settings};
 
 /// Returns the configuration, or the reason why there is none.
@@ -15,7 +16,10 @@ pub(crate) fn config(settings: &Settings) -> Result<Config, String> {
     config.neighbors.clone_from(&settings.neighbors);
     config.vlan = settings.vlan;
     config.mtu = settings.mtu;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     config.drive = match settings.poller {
+        // The peer of such a device is on the same machine, with as many threads.
+        Poller::Auto if is_peer_local(&config.device) && cores < 4 => DriveMode::Helper,
         Poller::Auto => DriveMode::Auto,
         Poller::Hot => DriveMode::Hot,
         Poller::Park => DriveMode::Helper,
@@ -36,4 +40,12 @@ pub(crate) fn config(settings: &Settings) -> Result<Config, String> {
     // Programs free memory that is still registered. A card has pinned its pages.
     config.catch_page_faults = true;
     Ok(config)
+}
+
+/// True if the other end of the link is a process on this machine.
+pub(crate) fn is_peer_local(device: &DeviceSpec) -> bool {
+    matches!(
+        device,
+        DeviceSpec::Memif { .. } | DeviceSpec::Vhost { .. } | DeviceSpec::VirtioUser { .. }
+    )
 }

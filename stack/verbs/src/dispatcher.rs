@@ -1,8 +1,10 @@
 //! The thread that takes the events of the stack and passes them on.
 
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use ferrowarp::{AsyncEvent, EventChannel};
+use ferrowarp::{AsyncEvent, DriveMode, EventChannel};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::abi::{IBV_EVENT_DEVICE_FATAL, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
 use crate::cm;
@@ -23,18 +25,31 @@ pub(crate) fn start(engine: &'static Engine) -> Outcome {
 }
 
 fn run(engine: &'static Engine, events: &EventChannel) {
-    while !engine.context.has_failed() {
+    let polls = engine.context.drive_mode() == DriveMode::Inline;
+    loop {
         let timeout = cm::report_timewait_exits();
-        match events.wait(timeout) {
+        let event = if polls { events.wait(timeout) } else { events.next_event() };
+        match event {
             Some(event) => dispatch(engine, event),
             // The context is closed.
-            None if timeout == Duration::MAX => return,
+            None if polls && timeout == Duration::MAX => return,
+            None if !polls && !sleep(events, timeout) => break,
             None => {}
         }
     }
     while let Some(event) = events.next_event() {
         dispatch(engine, event);
     }
+}
+
+/// Sleeps until there are events, for `timeout` at most; false at the end of the context. Other
+/// threads poll: for the poller this thread is none that waits, which would make it look for work
+/// more often for good.
+fn sleep(events: &EventChannel, timeout: Duration) -> bool {
+    let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::NONE);
+    let mut fds = [PollFd::new(events.as_fd(), PollFlags::POLLIN)];
+    let _ = poll(&mut fds, timeout);
+    !fds[0].revents().is_some_and(|found| found.contains(PollFlags::POLLHUP))
 }
 
 fn dispatch(engine: &'static Engine, event: AsyncEvent) {

@@ -3,7 +3,6 @@
 use std::ffi::{c_int, c_uint};
 use std::net::IpAddr;
 
-use ferrowarp::device::DeviceSpec;
 use ferrowarp::{MESSAGE_LEN_MAX, SGE_COUNT_MAX};
 use ferrowarp_settings::Settings;
 
@@ -14,6 +13,7 @@ use crate::abi::{
     ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_port_attr,
     ibv_query_device_ex_input,
 };
+use crate::config::is_peer_local;
 use crate::engine::Engine;
 use crate::errno::{Code, Errno, MinusOne, Outcome, run};
 use crate::object::context::Context;
@@ -97,11 +97,8 @@ fn device_attr(engine: &Engine) -> ibv_device_attr {
 /// True if the port is usable. The link to another process counts as up while it waits for its
 /// first peer: servers look at the port when they start, before there is a client.
 fn is_active(context: &ferrowarp::Context) -> bool {
-    let is_awaiting = matches!(
-        context.config().device,
-        DeviceSpec::Memif { .. } | DeviceSpec::Vhost { .. } | DeviceSpec::VirtioUser { .. }
-    );
-    context.link_is_up() || is_awaiting && !context.peer_is_gone()
+    let is_awaiting = is_peer_local(&context.config().device) && !context.peer_is_gone();
+    context.link_is_up() || is_awaiting
 }
 
 fn port_attr(engine: &Engine) -> ibv_port_attr {
