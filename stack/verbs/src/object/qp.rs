@@ -27,6 +27,7 @@ use crate::object::srq::Srq;
 use crate::object::users::{Users, Using};
 use crate::out::{Out, fill};
 use crate::program;
+use crate::report::report;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -90,6 +91,7 @@ impl Qp {
     ) -> Outcome<Handle<Self>> {
         let pd = Using::new(pd_handle.get()?);
         if attr.qp_type != IBV_QPT_RC {
+            report("iWARP has reliable connections only: qp_type has to be IBV_QPT_RC");
             return Err(Errno::EOPNOTSUPP);
         }
         let cap = &mut attr.cap;

@@ -90,6 +90,9 @@ impl Srq {
 
     /// Arms the limit.
     fn arm(&self, limit: u32) -> Outcome {
+        if limit > self.max_wr {
+            return Err(Errno::EINVAL);
+        }
         self.limit.store(limit, Ordering::Relaxed);
         Ok(self.inner.arm(limit as usize)?)
     }
