@@ -15,6 +15,7 @@
 //! - [`sim`]: two engines in virtual time, deterministic from a seed.
 //! - [`interop`]: the stack against Linux's siw in a guest.
 //! - [`longest_poll`]: meter of the longest poll of a test.
+//! - [`rows`]: outcomes of the cases of a matrix.
 //! - [`process`]: temporary folders and child processes with timeouts.
 //! - [`ip`]: ARP replies and ICMP errors.
 //! - [`workspace`]: the files of the workspace.
@@ -41,6 +42,7 @@ pub mod pcap;
 pub mod peer;
 pub mod process;
 pub mod raw;
+pub mod rows;
 pub mod sim;
 #[cfg(feature = "device")]
 pub mod stack;

@@ -1,33 +1,19 @@
 //! Runs the interop matrix, the stack against Linux's siw in a guest; see `scripts/interop`.
 
-use std::fs;
+mod selection;
+
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::Parser as _;
 use ferrowarp_tests::interop::guest::GuestKind;
 use ferrowarp_tests::interop::{matrix, run};
 use ferrowarp_tests::{capture, host_program_build, netns, process};
 
-#[derive(Parser)]
-struct InteropOptions {
-    /// Prints the names of the cases, and which belong to the quick matrix.
-    #[arg(long)]
-    list: bool,
-    /// Only cases whose name contains this; repeatable.
-    #[arg(long, value_name = "PATTERN")]
-    only: Vec<String>,
-    /// Only the quick matrix.
-    #[arg(long)]
-    quick: bool,
-    /// Keeps captures and logs in this folder; without it they are removed.
-    #[arg(long, value_name = "DIR")]
-    keep: Option<PathBuf>,
-}
+use crate::selection::Selection;
 
 fn main() -> ExitCode {
-    match interop(&InteropOptions::parse()) {
+    match interop(&Selection::parse()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -37,20 +23,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn interop(options: &InteropOptions) -> io::Result<bool> {
-    let chosen = |name: &str| {
-        options.only.is_empty() || options.only.iter().any(|pattern| name.contains(pattern))
-    };
+fn interop(selection: &Selection) -> io::Result<bool> {
     let mut cases = matrix::all();
-    cases.retain(|case| chosen(&case.name) && (case.is_quick || !options.quick));
-    if options.list {
-        for case in &cases {
-            println!("{}{}", case.name, if case.is_quick { " (quick)" } else { "" });
-        }
+    cases.retain(|case| selection.includes(&case.name, case.is_quick));
+    if selection.is_list(cases.iter().map(|case| (case.name.as_str(), case.is_quick)))? {
         return Ok(true);
-    }
-    if cases.is_empty() {
-        return Err(io::Error::other("no case matches: --list prints the names"));
     }
     let absent = netns::missing_prerequisite().or_else(capture::missing_prerequisite);
     if let Some(reason) = absent {
@@ -70,14 +47,6 @@ fn interop(options: &InteropOptions) -> io::Result<bool> {
             .ok_or_else(|| io::Error::other(host_program_build::BUILD_HINT))?;
     }
     let temporary = process::temp_dir()?;
-    let folder = options.keep.clone().unwrap_or_else(|| temporary.path().to_path_buf());
-    fs::create_dir_all(&folder)?;
-    let rows = run::run(&cases, &folder)?;
-    let failed = run::failed(&rows);
-    let seconds: f32 = rows.iter().map(|row| row.elapsed.as_secs_f32()).sum();
-    println!("{} passed, {} failed, {seconds:.0} s", rows.len() - failed.len(), failed.len());
-    for name in &failed {
-        println!("failed: {name}");
-    }
-    Ok(failed.is_empty())
+    let folder = selection.folder(&temporary)?;
+    Ok(run::run(&cases, &folder)?.summarize())
 }

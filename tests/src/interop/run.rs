@@ -1,41 +1,30 @@
 //! Runs cases sequentially, and prints the outcome of each.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::capture::{self, Capture};
 use crate::interop::case::{Case, failure};
 use crate::interop::guest::{GUEST_CARDS, GuestKind};
 use crate::interop::tcp_analysis::{self, LostSegments};
 use crate::interop::testbed::Testbed;
+use crate::rows::Rows;
 
 /// File name of a case's capture.
 const CAPTURE_FILE: &str = "wire.pcap";
-
-/// Outcome of a case.
-#[derive(Debug)]
-pub struct Row {
-    /// Name of the case.
-    pub name: String,
-    /// Summary, or the reason of the failure.
-    pub outcome: Result<String, String>,
-    /// Duration.
-    pub elapsed: Duration,
-}
 
 /// Runs `cases`, with one guest for consecutive ones of the same kind; each has its logs and
 /// capture in a folder of its own below `folder`. Prints a line for each as it ends.
 ///
 /// # Errors
 /// If the guest does not boot, or printing fails.
-pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
+pub fn run(cases: &[Case], folder: &Path) -> io::Result<Rows> {
     let mut opened: Option<Testbed> = None;
-    let width = cases.iter().map(|case| case.name.len()).max().unwrap_or_default();
-    let mut rows = Vec::new();
-    for (index, case) in cases.iter().enumerate() {
+    let mut rows = Rows::new(cases.iter().map(|case| case.name.as_str()));
+    for case in cases {
         let own = folder.join(case.name.replace('/', "."));
         fs::create_dir_all(&own)?;
         let testbed = match opened.take() {
@@ -66,16 +55,7 @@ pub fn run(cases: &[Case], folder: &Path) -> io::Result<Vec<Row>> {
                 format!("{detail}; run again: siw had sent an FPDU with a wrong CRC")
             });
         }
-        let outcome = outcome.map_err(|error| error.to_string());
-        let elapsed = began.elapsed();
-        let (word, detail) = match &outcome {
-            Ok(detail) => ("ok", detail),
-            Err(reason) => ("FAILED", reason),
-        };
-        let (number, count, seconds) = (index + 1, cases.len(), elapsed.as_secs_f32());
-        println!("{number:3}/{count} {word:6} {:width$} {seconds:5.1} s  {detail}", case.name);
-        io::stdout().flush()?;
-        rows.push(Row { name: case.name.clone(), outcome, elapsed });
+        rows.add(&case.name, began, outcome)?;
     }
     Ok(rows)
 }
@@ -109,10 +89,4 @@ fn run_case(case: &Case, testbed: &mut Testbed, folder: &Path) -> io::Result<Str
     let detail = detail?;
     let packets = tcp_analysis::check_capture(case, &file, sender)?;
     Ok(format!("{detail}; {packets}"))
-}
-
-/// Returns the names of the failed cases.
-#[must_use]
-pub fn failed(rows: &[Row]) -> Vec<&str> {
-    rows.iter().filter(|row| row.outcome.is_err()).map(|row| row.name.as_str()).collect()
 }
