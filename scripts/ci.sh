@@ -12,6 +12,7 @@
 #            libdpdk
 #   interop  the stack against Linux's siw in a guest, and over emulated cards: the small matrix
 #            (root and QEMU)
+#   verbs    unmodified verbs programs on the stack: the small matrix of scripts/verbs (root)
 #   counts   instructions and lines of state against bench/instructions.tsv (valgrind; without
 #            libdpdk the protocol core alone)
 #   loom     every order of the threads that share stack/lockfree (loom); needs no libdpdk
@@ -170,6 +171,15 @@ interop)
     [ "$status" -ne 77 ] || skip "no guest: what it needs is absent and could not be installed"
     [ "$status" -eq 0 ] || exit "$status"
     scripts/interop --quick
+    ;;
+verbs)
+    has_dpdk || skip "no libdpdk; apt-get install libdpdk-dev"
+    is_root || skip "not root, and only root may start programs as another user"
+    for program in rping ibv_devinfo ib_write_bw; do
+        command -v "$program" >/dev/null ||
+            skip "no $program; apt-get install rdmacm-utils ibverbs-utils perftest"
+    done
+    scripts/verbs --quick
     ;;
 counts)
     command -v valgrind >/dev/null || skip "no valgrind; apt-get install valgrind"

@@ -283,6 +283,10 @@ unpack_ovs() {
 build_packages=(libdpdk-dev libibverbs-dev librdmacm-dev libclang-dev pkg-config gcc libc6-dev
     ca-certificates)
 
+# Verbs programs that scripts/verbs runs, and what compiles and starts others.
+# shellcheck disable=SC2034  # as above
+verbs_packages=(rdmacm-utils ibverbs-utils perftest gcc libc6-dev iproute2 util-linux)
+
 # True if the crates over DPDK can be built.
 has_dpdk() {
     command -v pkg-config >/dev/null && pkg-config --exists libdpdk

@@ -14,6 +14,7 @@
 //! - [`raw`]: one engine and a peer that sends hand-made segments.
 //! - [`sim`]: two engines in virtual time, deterministic from a seed.
 //! - [`interop`]: the stack against Linux's siw in a guest.
+//! - `verbs`: unmodified verbs programs on the stack (feature `device`).
 //! - [`longest_poll`]: meter of the longest poll of a test.
 //! - [`rows`]: outcomes of the cases of a matrix.
 //! - [`process`]: temporary folders and child processes with timeouts.
@@ -47,6 +48,8 @@ pub mod sim;
 #[cfg(feature = "device")]
 pub mod stack;
 pub mod trace;
+#[cfg(feature = "device")]
+pub mod verbs;
 pub mod workspace;
 
 /// Environment variable that requires the device tests if 1: a missing prerequisite is then a

@@ -80,6 +80,14 @@ impl Running {
         self.child.id()
     }
 
+    /// True once it has exited.
+    ///
+    /// # Errors
+    /// I/O errors of waiting.
+    pub fn has_exited(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// Returns the output so far.
     ///
     /// # Errors
@@ -111,7 +119,7 @@ impl Running {
     ) -> io::Result<()> {
         let deadline = Instant::now() + timeout;
         loop {
-            let has_exited = self.child.try_wait()?.is_some();
+            let has_exited = self.has_exited()?;
             if is_ready() {
                 return Ok(());
             }

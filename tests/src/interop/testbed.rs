@@ -205,15 +205,33 @@ impl Testbed {
     /// Builds the command line of one of our programs in the namespace: `arguments`, separated by
     /// blanks, then its device and address. Returns it with the name of its interface.
     fn command(&mut self, name: &str, arguments: &str) -> io::Result<(Command, String)> {
+        let (mut command, interface) = self.in_namespace(name)?;
+        command.args(arguments.split_whitespace()).args(self.device_options(&interface));
+        Ok((command, interface))
+    }
+
+    /// Builds the command line of an unmodified verbs program in the namespace, on the stack.
+    fn verbs_command(&mut self, line: &str) -> io::Result<(Command, String)> {
+        let (mut command, interface) = self.in_namespace("iwarp-run")?;
+        command.args(self.device_options(&interface)).arg("--").args(line.split_whitespace());
+        Ok((command, interface))
+    }
+
+    /// Begins a command line of one of our programs in the namespace, with a new interface.
+    fn in_namespace(&mut self, name: &str) -> io::Result<(Command, String)> {
         let path = program(name).ok_or_else(|| failure(format!("{name} was not built")))?;
         let interface = format!("fw{}", self.count);
         self.count += 1;
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.namespace()]).arg(path);
-        command.args(arguments.split_whitespace());
-        command.args(["--dev", &format!("tap:{interface}"), "--mtu", &self.route.mtu.to_string()]);
-        command.args(["--address", &format!("{}/{}", self.stack_addr(), self.prefix_len())]);
         Ok((command, interface))
+    }
+
+    fn device_options(&self, interface: &str) -> [String; 6] {
+        let address = format!("{}/{}", self.stack_addr(), self.prefix_len());
+        let mtu = self.route.mtu.to_string();
+        let device = format!("tap:{interface}");
+        ["--dev", &device, "--mtu", &mtu, "--ip", &address].map(String::from)
     }
 
     /// Starts one of our programs in the namespace.
@@ -233,10 +251,38 @@ impl Testbed {
         let (mut command, interface) = self.command(name, arguments)?;
         let mut running = Running::start(&mut command, self.log(name))?;
         running.wait_for(ready, CASE_TIMEOUT)?;
+        self.await_reachable(&interface)?;
+        Ok(running)
+    }
+
+    /// Runs an unmodified verbs program on the stack to its end, at most for `timeout`.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn run_verbs(&mut self, line: &str, timeout: Duration) -> io::Result<ProcessResult> {
+        let (mut command, _) = self.verbs_command(line)?;
+        Running::start(&mut command, self.log("iwarp-run"))?.finish(timeout)
+    }
+
+    /// Starts an unmodified verbs program as a server, and waits until the guest can reach it and
+    /// it has had time to listen: it does not print that it does.
+    ///
+    /// # Errors
+    /// If its interface does not appear in time.
+    pub fn serve_verbs(&mut self, line: &str) -> io::Result<Running> {
+        let (mut command, interface) = self.verbs_command(line)?;
+        let running = Running::start(&mut command, self.log("iwarp-run"))?;
+        self.await_reachable(&interface)?;
+        std::thread::sleep(Duration::from_millis(300));
+        Ok(running)
+    }
+
+    /// Waits until an interface is on the bridge.
+    fn await_reachable(&self, interface: &str) -> io::Result<()> {
         let namespace = self.namespace();
         let is_on_bridge = || {
             let mut command = Command::new("ip");
-            let shown = command.args(["-n", &namespace, "-o", "link", "show", &interface]).output();
+            let shown = command.args(["-n", &namespace, "-o", "link", "show", interface]).output();
             shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).contains("master br0"))
         };
         let deadline = Instant::now() + CASE_TIMEOUT;
@@ -248,7 +294,7 @@ impl Testbed {
         }
         // Each of our programs has a MAC address of its own.
         self.guest.run_ok("ip neigh flush dev eth0")?;
-        Ok(running)
+        Ok(())
     }
 
     /// Runs one of our programs to its end, at most for `timeout`.

@@ -166,7 +166,7 @@ fn zero_window_peers_pin_no_tx_frames() {
         advance_to(&mut fx, until);
         println!("minute {minute}: {}", pinned(&fx));
     }
-    assert_eq!(fx.engine.connection_count(), COUNT.into(), "they answer");
+    assert_eq!(fx.engine.connection_count(), usize::from(COUNT), "they answer");
     expect_next_client_served(&mut fx, 20_000, lkey);
     assert_eq!(fx.engine.counters().stalled_resets, 0);
 }

@@ -359,8 +359,13 @@ fn layers_import_downwards() {
 }
 
 /// Pairs of sibling folders, two sides of one thing: their files may have the same names.
-const FOLDER_PAIRS: [(&str, &str); 4] =
-    [("connection", "engine"), ("handle", "shard"), ("requester", "responder"), ("rx", "tx")];
+const FOLDER_PAIRS: [(&str, &str); 5] = [
+    ("connection", "engine"),
+    ("handle", "shard"),
+    ("interop", "verbs"),
+    ("requester", "responder"),
+    ("rx", "tx"),
+];
 
 /// True if the two folders are siblings, and a pair.
 fn are_paired(one: &str, other: &str) -> bool {
