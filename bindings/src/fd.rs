@@ -1,7 +1,7 @@
 //! File descriptors: those that drivers open, sockets that never block, and waits for several.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -22,19 +22,24 @@ pub(crate) fn close_sockets_on_exec(path: &Path) {
 }
 
 /// Sends a byte on a socket if there is space for it. Never waits, whatever the flags of the
-/// descriptor, and raises no signal.
+/// descriptor, and raises no signal. No cancellation point, unlike `send`: nor are the others here
+/// that threads of the application call while they poll or post.
 pub fn send_byte(socket: BorrowedFd<'_>) {
     let (byte, flags) = (0_u8, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-    // SAFETY: a descriptor that is open meanwhile, and one byte to read.
-    unsafe { libc::send(socket.as_raw_fd(), (&raw const byte).cast(), 1, flags) };
+    let (fd, address) = (socket.as_raw_fd(), core::ptr::null::<u8>());
+    // SAFETY: a descriptor that is open meanwhile, one byte to read, and no address.
+    unsafe { libc::syscall(libc::SYS_sendto, fd, &raw const byte, 1_usize, flags, address, 0) };
 }
 
 /// Receives a byte from a socket if there is one. Never waits, whatever the flags of the
 /// descriptor.
 pub fn receive_byte(socket: BorrowedFd<'_>) {
-    let mut byte = 0_u8;
-    // SAFETY: a descriptor that is open meanwhile, and one byte to write.
-    unsafe { libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT) };
+    let (mut byte, flags) = (0_u8, libc::MSG_DONTWAIT);
+    let (fd, address) = (socket.as_raw_fd(), core::ptr::null_mut::<u8>());
+    // SAFETY: a descriptor that is open meanwhile, one byte to write, and no place for an address.
+    unsafe {
+        libc::syscall(libc::SYS_recvfrom, fd, &raw mut byte, 1_usize, flags, address, address)
+    };
 }
 
 /// Waits until one of the descriptors is readable, has an error or is at its end, for `timeout` at
@@ -78,14 +83,18 @@ impl EventFd {
 
     /// Makes it readable. One system call.
     pub fn set(&self) {
+        let (fd, one) = (self.0.as_raw_fd(), 1_u64);
         // Fails only if it has been set 2^64 times: it is readable then.
-        let _ = (&self.0).write(&1_u64.to_ne_bytes());
+        // SAFETY: an open descriptor, and eight bytes to read.
+        unsafe { libc::syscall(libc::SYS_write, fd, &raw const one, size_of::<u64>()) };
     }
 
     /// Makes it unreadable. One system call.
     pub fn clear(&self) {
+        let (fd, mut count) = (self.0.as_raw_fd(), 0_u64);
         // Fails if it is not readable.
-        let _ = (&self.0).read(&mut [0; 8]);
+        // SAFETY: an open descriptor, and eight bytes to write.
+        unsafe { libc::syscall(libc::SYS_read, fd, &raw mut count, size_of::<u64>()) };
     }
 }
 
