@@ -4,7 +4,7 @@
 //! shells. So there are none: the device is opened by the first `ibv_open_device`,
 //! `rdma_create_event_channel`, `rdma_create_id` or `rdma_get_devices`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ferrowarp::{Context, QpId};
@@ -35,6 +35,15 @@ pub(crate) struct Engine {
 /// The stack, once it is open.
 static ENGINE: OnceLock<&'static Engine> = OnceLock::new();
 
+/// The process is ending, by `exit`.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// True if the process is ending: the program gets neither events nor completions any more.
+#[inline(always)]
+pub(crate) fn is_exiting() -> bool {
+    EXITING.load(Ordering::Acquire)
+}
+
 /// Returns the stack; opens it if that has not been done.
 ///
 /// # Errors
@@ -51,7 +60,8 @@ pub(crate) fn engine() -> Outcome<&'static Engine> {
             report(&problem);
             Errno::ENODEV
         })?;
-        dispatcher::start(opened)?;
+        // Otherwise a later call would find the device in use.
+        dispatcher::start(opened).inspect_err(|_| opened.context.clone().close())?;
         Ok(opened)
     })?;
     program::call_at_exit(at_exit);
@@ -73,10 +83,17 @@ pub(crate) fn check_process() -> Outcome {
 fn without_signals<T>(start: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let mut blocked = SigSet::all();
     [SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP].into_iter().for_each(|own| blocked.remove(own));
-    let before = blocked.thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let started = start();
-    before.thread_set_mask()?;
-    started
+    let _restored = Restored(blocked.thread_swap_mask(SigmaskHow::SIG_SETMASK)?);
+    start()
+}
+
+/// The signal mask that a thread had, and gets again.
+struct Restored(SigSet);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        let _ = self.0.thread_set_mask();
+    }
 }
 
 fn open() -> Result<&'static Engine, String> {
@@ -110,12 +127,14 @@ fn log(level: LogLevel) {
 }
 
 /// Delivers what has completed, for [`Settings::linger`] at most. A process that ends without
-/// `exit` leaves that to nobody.
+/// `exit` leaves that to nobody. Other threads of the program may run on meanwhile: as the
+/// connections end, they get neither events nor completions.
 ///
 /// [`Settings::linger`]: ferrowarp_settings::Settings::linger
 extern "C" fn at_exit() {
     let _ = run(|| {
         if let Some(engine) = ENGINE.get() {
+            EXITING.store(true, Ordering::Release);
             engine.context.clone().close();
         }
         Ok(())

@@ -12,12 +12,14 @@ use ferrowarp::{
 
 use crate::engine::check_process;
 use crate::report::report_panic;
+use crate::wait::{ferrowarp_disable_cancel, ferrowarp_restore_cancel};
 
 /// An error number of the operating system, such as `EINVAL`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
+    pub(crate) const EAGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const EBUSY: Self = Self(libc::EBUSY);
     pub(crate) const EINVAL: Self = Self(libc::EINVAL);
     pub(crate) const EIO: Self = Self(libc::EIO);
@@ -81,14 +83,16 @@ impl<T> Pointer<T> {
 }
 
 /// Runs the body of a call of the program. A panic does not cross: it becomes `EIO`. `errno` is
-/// that of the failure; after success it is what it was.
+/// that of the failure; after success it is what it was. The thread is not cancelled meanwhile: that
+/// would unwind the stack as well.
 pub(crate) fn run<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
-    let before = Errno::last();
+    let (before, cancel) = (Errno::last(), ferrowarp_disable_cancel());
     let body = || check_process().and_then(|()| body());
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         report_panic();
         Err(Errno::EIO)
     });
+    ferrowarp_restore_cancel(cancel);
     outcome.as_ref().map_or_else(|errno| *errno, |_| before).set();
     outcome
 }
@@ -186,7 +190,8 @@ impl From<CmError> for Errno {
 }
 
 /// Runs the body of a call that posts or polls. A panic does not cross: it becomes `EIO`. `errno`
-/// stays what it was: these calls return their errors.
+/// stays what it was: these calls return their errors. The system calls of the stack on these paths
+/// are no cancellation points.
 #[inline(always)]
 pub(crate) fn hot(body: impl FnOnce() -> c_int) -> c_int {
     let before = Errno::last();

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{MsgFlags, recv, send};
 
+use crate::engine::is_exiting;
 use crate::errno::Outcome;
 
 /// A queue of events.
@@ -46,13 +47,24 @@ impl<E> EventQueue<E> {
     }
 
     pub(crate) fn push(&self, event: E) {
+        if is_exiting() {
+            return;
+        }
         let mut events = self.lock();
         events.push_back(event);
         if events.len() == 1 {
-            // The socket is empty, so it takes a byte.
-            let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-            let _ = send(self.writer.as_raw_fd(), &[0], flags);
+            self.set_readable();
         }
+    }
+
+    /// The socket is empty, so it takes a byte.
+    fn set_readable(&self) {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let _ = send(self.writer.as_raw_fd(), &[0], flags);
+    }
+
+    fn set_unreadable(&self) {
+        let _ = recv(self.reader.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
     }
 
     /// Removes the first event. `on_taken` is called before another thread finds that it is gone:
@@ -61,7 +73,11 @@ impl<E> EventQueue<E> {
         let mut events = self.lock();
         let event = events.pop_front()?;
         on_taken(&event);
-        self.clear_if_empty(&events);
+        self.set_unreadable();
+        if !events.is_empty() {
+            // Anew, for a program that waits for edges (`EPOLLET`) and takes one event for each.
+            self.set_readable();
+        }
         Some(event)
     }
 
@@ -73,14 +89,10 @@ impl<E> EventQueue<E> {
         }
         let (removed, kept): (Vec<E>, Vec<E>) = events.drain(..).partition(&mut matches);
         events.extend(kept);
-        self.clear_if_empty(&events);
-        removed
-    }
-
-    fn clear_if_empty(&self, events: &VecDeque<E>) {
         if events.is_empty() {
-            let _ = recv(self.reader.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT);
+            self.set_unreadable();
         }
+        removed
     }
 }
 

@@ -11,6 +11,7 @@ use crate::abi::{
     IBV_WC_SUCCESS, IBV_WC_WITH_IMM, IBV_WC_WITH_INV, IBV_WC_WR_FLUSH_ERR, ibv_cq, ibv_wc,
     ibv_wc_opcode, ibv_wc_status,
 };
+use crate::engine::is_exiting;
 use crate::errno::{Errno, hot};
 use crate::object::cq::Cq;
 use crate::object::exposed::Handle;
@@ -22,6 +23,9 @@ pub(crate) extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wcs: *mut ibv_wc
         let Some(cq) = (unsafe { Handle::<Cq>::of(cq).hot() }) else {
             return -Errno::EINVAL.0;
         };
+        if is_exiting() {
+            return 0;
+        }
         let mut place = wcs;
         let found = cq.inner.poll_with(usize::try_from(count).unwrap_or(0), |wc| {
             // SAFETY: the program has passed places for `count` completions.

@@ -101,6 +101,9 @@ extern "C-unwind" fn ibv_get_async_event(
 ) -> c_int {
     take_event(|| {
         let context = context.get()?;
+        if event.is_null() {
+            return Err(Errno::EINVAL);
+        }
         let Some(taken) = context.events.pop(|event| event.count(Acks::report)) else {
             return Ok(Taken::Wait(context.events.fd()));
         };

@@ -9,8 +9,8 @@ use ferrowarp::CqId;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::abi::{ibv_comp_channel, ibv_cq};
-use crate::engine::Engine;
-use crate::errno::{Code, Outcome, Pointer, run};
+use crate::engine::{Engine, is_exiting};
+use crate::errno::{Code, Errno, Outcome, Pointer, run};
 use crate::object::context::Context;
 use crate::object::cq::Cq;
 use crate::object::exposed::{Exposed, Handle, Registry, expose};
@@ -63,15 +63,30 @@ impl CompChannel {
         self.cqs.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 
-    /// Takes events until there is one of a queue that still exists.
-    fn next_event(&self) -> Option<Handle<Cq>> {
+    /// Takes events until there is one of a queue that still exists, which then waits for the
+    /// acknowledgment before it is destroyed.
+    fn next_event(&self) -> Option<(Handle<Cq>, *mut c_void)> {
         while let Some(id) = self.inner.next_event() {
             let cqs = self.cqs.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(cq) = cqs.get(&id) {
-                return Some(*cq);
+            if let Some(handle) = cqs.get(&id)
+                && let Ok(cq) = handle.get()
+            {
+                cq.comp_acks.report();
+                return Some((*handle, cq.user_context()));
             }
         }
         None
+    }
+
+    /// What to wait for while there is no event. Once the process ends, its descriptor is readable
+    /// for ever.
+    fn wait(&self) -> Outcome<Taken> {
+        if !is_exiting() {
+            self.engine.check_running()?;
+            return Ok(Taken::Wait(self.inner.as_raw_fd()));
+        }
+        let flags = OFlag::from_bits_retain(fcntl(&self.inner, FcntlArg::F_GETFL)?);
+        if flags.contains(OFlag::O_NONBLOCK) { Err(Errno::EAGAIN) } else { Ok(Taken::Never) }
     }
 }
 
@@ -93,14 +108,17 @@ extern "C-unwind" fn ibv_get_cq_event(
 ) -> c_int {
     take_event(|| {
         let channel = channel.get()?;
-        let Some(handle) = channel.next_event() else {
-            channel.engine.check_running()?;
-            return Ok(Taken::Wait(channel.inner.as_raw_fd()));
+        if cq.is_null() || cq_context.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        if is_exiting() {
+            return channel.wait();
+        }
+        let Some((handle, user_context)) = channel.next_event() else {
+            return channel.wait();
         };
-        let object = handle.get()?;
-        object.comp_acks.report();
         program::write(cq, handle.as_ptr())?;
-        program::write(cq_context, object.user_context())?;
+        program::write(cq_context, user_context)?;
         Ok(Taken::Event)
     })
 }

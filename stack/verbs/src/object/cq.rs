@@ -106,8 +106,12 @@ impl Cq {
         AsyncEvent::CqError(handle).forget(cq.context);
         cq.comp_acks.wait();
         cq.async_acks.wait();
+        let context = cq.context;
         drop(cq);
-        handle.destroy()
+        handle.destroy()?;
+        // One may have been on its way.
+        AsyncEvent::CqError(handle).forget(context);
+        Ok(())
     }
 }
 

@@ -165,17 +165,18 @@ extern "C" fn ibv_rereg_mr(
         }
         let has = |flag| flags & flag != 0;
         let mut registered = object.registered.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut options = ReregOptions::new();
+        let (mut options, mut is_zero_based) = (ReregOptions::new(), registered.is_zero_based);
         if has(IBV_REREG_MR_CHANGE_ACCESS) {
             options.access = Some(access_of(access.cast_unsigned())?);
-            registered.is_zero_based = access.cast_unsigned() & IBV_ACCESS_ZERO_BASED != 0;
+            is_zero_based = access.cast_unsigned() & IBV_ACCESS_ZERO_BASED != 0;
         }
         let domain = has(IBV_REREG_MR_CHANGE_PD).then(|| pd.get().map(Using::new)).transpose()?;
         options.pd = domain.as_ref().map(|domain| &domain.inner);
         let moved = has(IBV_REREG_MR_CHANGE_TRANSLATION).then_some((addr, len));
-        options.iova = registered.is_zero_based.then_some(0);
+        options.iova = is_zero_based.then_some(0);
         refused = IBV_REREG_MR_ERR_CMD;
         program::reregister(&mut registered.region, moved, &options)?;
+        registered.is_zero_based = is_zero_based;
         if let Some(domain) = domain {
             registered.pd = domain;
         }

@@ -228,10 +228,14 @@ impl Qp {
         }
         match attr.qp_state {
             IBV_QPS_RESET => {
+                if let Some(connection) = self.connection() {
+                    connection.on_destroy_qp();
+                }
                 self.forget();
-                self.cell.reset()?;
-                self.unconnected.store(IBV_QPS_RESET, Ordering::Relaxed);
+                let reset = self.cell.reset();
                 self.learn(handle);
+                reset?;
+                self.unconnected.store(IBV_QPS_RESET, Ordering::Relaxed);
             }
             IBV_QPS_INIT if self.cell.with(ferrowarp::Qp::state) == QpState::Idle => {
                 self.unconnected.store(IBV_QPS_INIT, Ordering::Relaxed);
@@ -270,8 +274,12 @@ impl Qp {
         qp.engine.objects.numbered_qps.remove(qp.number);
         AsyncEvent::QpFatal(handle).forget(qp.context);
         qp.acks.wait();
+        let context = qp.context;
         drop(qp);
-        handle.destroy()
+        handle.destroy()?;
+        // One may have been on its way.
+        AsyncEvent::QpFatal(handle).forget(context);
+        Ok(())
     }
 }
 

@@ -46,7 +46,7 @@ impl Exposed for Srq {
 }
 
 impl Srq {
-    /// Creates a queue as `attr` asks, and arms it if that has a limit.
+    /// Creates a queue as `attr` asks; its limit is for `ibv_modify_srq` alone.
     pub(crate) fn create(
         pd_handle: Handle<Pd>,
         user_context: *mut c_void,
@@ -82,9 +82,6 @@ impl Srq {
         };
         let handle = expose(srq, public);
         engine.objects.srqs.add(id, handle);
-        if attr.srq_limit > 0 {
-            handle.get()?.arm(attr.srq_limit)?;
-        }
         Ok(handle)
     }
 
@@ -93,8 +90,9 @@ impl Srq {
         if limit > self.max_wr {
             return Err(Errno::EINVAL);
         }
+        self.inner.arm(limit as usize)?;
         self.limit.store(limit, Ordering::Relaxed);
-        Ok(self.inner.arm(limit as usize)?)
+        Ok(())
     }
 
     /// Reports that the limit was reached, and disarms it.
@@ -114,8 +112,12 @@ impl Srq {
         srq.engine.objects.srqs.remove(srq.inner.id());
         AsyncEvent::SrqLimit(handle).forget(srq.context);
         srq.acks.wait();
+        let context = srq.context;
         drop(srq);
-        handle.destroy()
+        handle.destroy()?;
+        // One may have been on its way.
+        AsyncEvent::SrqLimit(handle).forget(context);
+        Ok(())
     }
 }
 
