@@ -13,7 +13,6 @@
  * descriptor would: EAGAIN if the program has set O_NONBLOCK, EINTR after a signal whose handler
  * was installed without SA_RESTART.
  */
-int ferrowarp_wait_readable(int fd);
 int ferrowarp_wait_readable(int fd)
 {
 	char byte;
