@@ -1,11 +1,12 @@
 //! Memory of the program, as it passes it to verbs.
 
-use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::ptr;
+use std::sync::LazyLock;
 
-use ferrowarp::{MemoryError, Mr, MrOptions, Pd, ReregOptions};
+use ferrowarp::{Access, MemoryError, Mr, MrOptions, Pd, ReregOptions};
 
 use crate::abi::{ibv_async_event, ibv_query_device_ex_input};
 use crate::errno::{Errno, Outcome};
@@ -91,15 +92,36 @@ pub(crate) fn at<'a, T>(place: *mut T) -> Outcome<&'a mut T> {
 }
 
 /// Registers `len` bytes at `addr`.
-pub(crate) fn register(
-    pd: &Pd,
-    addr: *mut c_void,
-    len: usize,
-    options: MrOptions,
-) -> Result<Mr, MemoryError> {
+///
+/// # Errors
+/// Those of the stack; `EFAULT` if the right to write is asked for memory that is read-only.
+pub(crate) fn register(pd: &Pd, addr: *mut c_void, len: usize, options: MrOptions) -> Outcome<Mr> {
+    let writes = options.access.allows(Access::LOCAL_WRITE);
     // SAFETY: `ibv_reg_mr` demands of the program what this demands, but that the bytes stay
     // mapped: page faults are caught (`engine::config`).
-    unsafe { pd.register_raw(addr.cast(), len, options) }
+    let region = unsafe { pd.register_raw(addr.cast(), len, options) }?;
+    if writes && len > 0 && is_read_only(addr.addr(), len) {
+        return Err(Errno(libc::EFAULT));
+    }
+    Ok(region)
+}
+
+/// True if the first or the last page of mapped memory is read-only. Asks the kernel to make these
+/// pages present for writing, as pinning does for a card; before Linux 5.14 it cannot be asked.
+fn is_read_only(start: usize, len: usize) -> bool {
+    const PAGE: usize = 4096;
+    static CAN_ASK: LazyLock<bool> = LazyLock::new(|| {
+        let own = 0_u8;
+        populate(ptr::from_ref(&own).addr() & !(PAGE - 1)) == 0
+    });
+    let populate_fails = |address: usize| populate(address & !(PAGE - 1)) != 0;
+    *CAN_ASK && (populate_fails(start) || populate_fails(start.saturating_add(len - 1)))
+}
+
+/// Makes a page present for writing; returns 0 on success.
+fn populate(page: usize) -> c_int {
+    // SAFETY: changes no byte; what is not mapped is refused.
+    unsafe { libc::madvise(ptr::without_provenance_mut(page), 1, libc::MADV_POPULATE_WRITE) }
 }
 
 /// Registers a region anew; `moved`: with other memory.
