@@ -1,10 +1,10 @@
 //! Both ends of a new connection: `rdma_connect`, `rdma_accept`, `rdma_reject`.
 
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
-use ferrowarp::{CmError, ConnEvent, ConnInfo, ConnParam, ConnectError};
+use ferrowarp::{CmError, ConnEvent, ConnInfo, ConnParam, ConnectError, QpState};
 
 use crate::abi::{
     RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_REJECTED,
@@ -50,12 +50,25 @@ impl Id {
         self.engine.objects.numbered_qps.get(number).ok_or(Errno::EINVAL)
     }
 
-    /// Ties a queue pair to the ID, to which it reports from now on.
-    fn tie(self: &Arc<Self>, inner: &mut Inner, handle: Handle<Qp>) -> Outcome<Arc<Qp>> {
-        let qp = handle.get()?;
-        *qp.connection.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(self);
-        inner.qp = handle;
-        Ok(qp)
+    /// Ties a queue pair to the ID, to which it reports from now on. Returns the ID that it was tied
+    /// to.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is, or was, connected: another ID may still need its events.
+    fn tie(self: &Arc<Self>, qp: &Qp) -> Outcome<Weak<Self>> {
+        if qp.cell.with(ferrowarp::Qp::state) != QpState::Idle {
+            return Err(Errno::EINVAL);
+        }
+        let mut connection = qp.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::replace(&mut connection, Arc::downgrade(self)))
+    }
+
+    /// It could not be connected: ties it to the ID of before, unless another one has it by now.
+    fn untie(self: &Arc<Self>, qp: &Qp, before: Weak<Self>) {
+        let mut connection = qp.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::ptr::eq(connection.as_ptr(), Arc::as_ptr(self)) {
+            *connection = before;
+        }
     }
 
     fn connect(handle: Handle<Self>, param: Option<&rdma_conn_param>) -> Outcome {
@@ -68,17 +81,19 @@ impl Id {
         };
         let conn = id.conn_param(&inner, param)?;
         let conn = conn.local_address(local.ip().to_canonical()).local_port(local.port());
-        let qp = id.find_qp(param)?;
-        let qp = id.tie(&mut inner, qp)?;
+        let handle = id.find_qp(param)?;
+        let qp = handle.get()?;
+        let before = id.tie(&qp)?;
         let connect = |conn| qp.cell.with(|qp| qp.connect(id.peer_of(remote), conn));
-        match connect(conn.clone()) {
+        let connected = match connect(conn.clone()) {
             // Another connection to that peer has the port: one that the stack chooses will do.
             Err(CmError::PortInUse(_) | CmError::ConnectionExists(_)) if !inner.has_own_port => {
-                connect(conn.local_port(0_u16))?;
+                connect(conn.local_port(0_u16))
             }
-            connected => connected?,
-        }
-        inner.state = State::Connecting;
+            connected => connected,
+        };
+        connected.inspect_err(|_| id.untie(&qp, before))?;
+        (inner.state, inner.qp) = (State::Connecting, handle);
         Ok(())
     }
 
@@ -93,17 +108,22 @@ impl Id {
         }
         // What the program grants is what the peer gets.
         conn.ird_max = conn.ird;
-        let qp = id.find_qp(param)?;
-        let qp = id.tie(&mut inner, qp)?;
+        let handle = id.find_qp(param)?;
+        let qp = handle.get()?;
+        let before = id.tie(&qp)?;
         let state = std::mem::replace(&mut inner.state, State::Accepting);
         let State::Requested(request) = state else { return Err(Errno::EINVAL) };
-        qp.cell.with(|qp| request.accept(qp, conn)).map_err(|error| {
+        let accepted = qp.cell.with(|qp| request.accept(qp, conn));
+        accepted.map_err(|error| {
+            id.untie(&qp, before);
             inner.state = State::Ended;
             match error {
                 CmError::Gone => Errno(libc::ECONNRESET),
                 error => error.into(),
             }
-        })
+        })?;
+        inner.qp = handle;
+        Ok(())
     }
 
     fn reject(handle: Handle<Self>, private_data: &[u8]) -> Outcome {
