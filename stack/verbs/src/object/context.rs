@@ -10,7 +10,7 @@ use crate::event_queue::EventQueue;
 use crate::object::async_event::AsyncEvent;
 use crate::object::device::device;
 use crate::object::exposed::{Exposed, Handle, Registry, expose};
-use crate::object::users::Users;
+use crate::object::users::{Users, Using};
 use crate::object::{qp, query};
 use crate::{poll, post};
 
@@ -64,14 +64,17 @@ impl Context {
         Ok(expose(Self { engine, events, users: Users::default() }, public))
     }
 
-    /// Returns the context of librdmacm: `verbs` of all its IDs, never closed.
+    /// Returns the context of librdmacm: `verbs` of all its IDs. It is in use for ever, so that a
+    /// program cannot close it.
     pub(crate) fn of_cm() -> Outcome<Handle<Self>> {
-        static CONTEXT: Mutex<Option<Handle<Context>>> = Mutex::new(None);
+        static CONTEXT: Mutex<Option<(Handle<Context>, Using<Context>)>> = Mutex::new(None);
         let mut context = CONTEXT.lock().unwrap_or_else(PoisonError::into_inner);
-        match *context {
-            Some(context) => Ok(context),
-            None => Ok(*context.insert(Self::open()?)),
+        if let Some((handle, _)) = &*context {
+            return Ok(*handle);
         }
+        let handle = Self::open()?;
+        *context = Some((handle, Using::new(handle.get()?)));
+        Ok(handle)
     }
 
     /// All open contexts.
@@ -81,6 +84,7 @@ impl Context {
 }
 
 /// Objects of the context stay usable, as with rdma-core they do not: programs free them after.
+/// `EBUSY` for the context of librdmacm, which other IDs have too.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_close_device(context: Handle<Context>) -> Code {
     Code::of(|| context.destroy())
