@@ -178,7 +178,12 @@ impl Id {
         let mut inner = id.lock();
         inner.options = listener.lock().options;
         id.set_addresses(&mut inner, local, Some(remote));
-        id.set_device()?;
+        drop(inner);
+        if let Err(error) = id.set_device() {
+            // Rejects the request.
+            Self::destroy(handle)?;
+            return Err(error);
+        }
         Ok(handle)
     }
 
