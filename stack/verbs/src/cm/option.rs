@@ -29,10 +29,19 @@ fn set(inner: &mut Inner, name: c_int, value: *const c_void, len: usize) -> Outc
         }
         RDMA_OPTION_ID_REUSEADDR => {
             let shares = option_value::<c_int>(value, len)? != 0;
-            if !matches!(inner.state, State::Idle) {
+            let is_allowed = match inner.state {
+                State::Idle => true,
+                State::Listening(_) => false,
+                // As in the kernel: others may rely on it by now, so it is not taken back.
+                _ => shares,
+            };
+            if !is_allowed {
                 return Err(Errno::EINVAL);
             }
             inner.options.reuse_address = shares;
+            if let Some(lease) = &mut inner.lease {
+                lease.share();
+            }
         }
         RDMA_OPTION_ID_AFONLY => {
             let af_only = option_value::<c_int>(value, len)? != 0;

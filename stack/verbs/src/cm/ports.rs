@@ -59,6 +59,15 @@ impl Lease {
         Ok(Self(bound))
     }
 
+    /// From now on it shares its port with others that do.
+    pub(super) fn share(&mut self) {
+        let mut ports = lock();
+        if let Some(bound) = ports.bound.iter_mut().find(|bound| **bound == self.0) {
+            bound.shares = true;
+        }
+        self.0.shares = true;
+    }
+
     pub(super) const fn port(&self) -> u16 {
         self.0.address.port()
     }
@@ -122,6 +131,16 @@ mod tests {
         assert!(take("0.0.0.0:20002", false).is_err());
         drop(two);
         assert!(take("0.0.0.0:20002", false).is_ok());
+    }
+
+    #[test]
+    fn an_address_may_be_shared_once_it_is_bound() {
+        let mut one = take("0.0.0.0:20003", false).expect("free");
+        assert!(take("0.0.0.0:20003", true).is_err());
+        one.share();
+        let two = take("0.0.0.0:20003", true).expect("both share");
+        drop((one, two));
+        assert!(take("0.0.0.0:20003", false).is_ok());
     }
 
     #[test]
