@@ -83,8 +83,8 @@ impl<T> Pointer<T> {
 }
 
 /// Runs the body of a call of the program. A panic does not cross: it becomes `EIO`. `errno` is
-/// that of the failure; after success it is what it was. The thread is not cancelled meanwhile: that
-/// would unwind the stack as well.
+/// that of the failure; after success it is what it was. The thread is not cancelled meanwhile:
+/// that would unwind the stack as well.
 pub(crate) fn run<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let (before, cancel) = (Errno::last(), ferrowarp_disable_cancel());
     let body = || check_process().and_then(|()| body());
