@@ -50,8 +50,8 @@ impl Id {
         self.engine.objects.numbered_qps.get(number).ok_or(Errno::EINVAL)
     }
 
-    /// Ties a queue pair to the ID, to which it reports from now on. Returns the ID that it was tied
-    /// to.
+    /// Ties a queue pair to the ID, to which it reports from now on. Returns the ID that it was
+    /// tied to.
     ///
     /// # Errors
     /// `EINVAL`: it is, or was, connected: another ID may still need its events.
