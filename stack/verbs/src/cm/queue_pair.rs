@@ -5,11 +5,10 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::abi::{
-    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_PORT, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS,
-    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, ibv_pd, ibv_qp_attr,
-    ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
-    rdma_cm_id,
+    IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS, IBV_QP_PORT,
+    IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_SRQ_INIT_ATTR_PD,
+    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, ibv_pd, ibv_qp_attr, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, rdma_cm_id,
 };
 use crate::cm::id::{Id, State};
 use crate::errno::{Errno, MinusOne, Outcome, run};
@@ -18,7 +17,7 @@ use crate::object::context::Context;
 use crate::object::cq::Cq;
 use crate::object::exposed::Handle;
 use crate::object::pd::Pd;
-use crate::object::qp::Qp;
+use crate::object::qp::{Qp, named_pd};
 use crate::object::srq::Srq;
 use crate::program;
 
@@ -179,12 +178,7 @@ extern "C" fn rdma_create_qp(
 #[unsafe(no_mangle)]
 extern "C" fn rdma_create_qp_ex(id: Handle<Id>, attr: *mut ibv_qp_init_attr_ex) -> MinusOne {
     MinusOne::of(|| {
-        let ex = program::at(attr)?;
-        let named = ex.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
-        if ex.comp_mask & !IBV_QP_INIT_ATTR_PD != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let pd = if named { ex.pd } else { ptr::null_mut() };
+        let pd = named_pd(program::at(attr)?)?.unwrap_or(ptr::null_mut());
         Id::create_qp(id, pd, program::at(attr.cast())?)
     })
 }

@@ -9,7 +9,7 @@ use ferrowarp::{ConnEvent, INLINE_LEN_MAX, QpOptions, QpState, SGE_COUNT_MAX};
 use crate::abi::{
     IBV_QP_ACCESS_FLAGS, IBV_QP_CUR_STATE, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
     IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
-    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_qp, ibv_qp_attr,
+    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr,
     ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state,
 };
 use crate::cm::Connection;
@@ -313,25 +313,28 @@ extern "C" fn ibv_create_qp(
     Pointer::of(|| Ok(Qp::create(pd, attr.ok_or(Errno::EINVAL)?)?.as_ptr()))
 }
 
+/// Returns the domain that extended attributes name, if they do.
+///
+/// # Errors
+/// `EOPNOTSUPP`: they ask for more than plain ones can.
+pub(crate) fn named_pd(ex: &ibv_qp_init_attr_ex) -> Outcome<Option<*mut ibv_pd>> {
+    let has = |bit| ex.comp_mask & bit != 0;
+    if has(!(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS))
+        || has(IBV_QP_INIT_ATTR_CREATE_FLAGS) && ex.create_flags != 0
+    {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    Ok(has(IBV_QP_INIT_ATTR_PD).then_some(ex.pd))
+}
+
 /// `ibv_create_qp_ex` calls it. The extended struct begins as the plain one.
 pub(super) extern "C" fn create_qp_ex(
     _context: *mut ibv_context,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     let created = run(|| {
-        let ex = program::at(attr)?;
-        let known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS;
-        if ex.comp_mask & !known != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        if ex.comp_mask & IBV_QP_INIT_ATTR_PD == 0 {
-            return Err(Errno::EINVAL);
-        }
-        if ex.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && ex.create_flags != 0 {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let pd = Handle::of(ex.pd);
-        Ok(Qp::create(pd, program::at(attr.cast())?)?.as_ptr())
+        let pd = named_pd(program::at(attr)?)?.ok_or(Errno::EINVAL)?;
+        Ok(Qp::create(Handle::of(pd), program::at(attr.cast())?)?.as_ptr())
     });
     created.unwrap_or(std::ptr::null_mut())
 }
