@@ -80,11 +80,12 @@ impl Id {
             return Err(Errno::EINVAL);
         };
         let conn = id.conn_param(&inner, param)?;
+        let peer = id.peer_of(remote)?;
         let conn = conn.local_address(local.ip().to_canonical()).local_port(local.port());
         let handle = id.find_qp(param)?;
         let qp = handle.get()?;
         let before = id.tie(&qp)?;
-        let connect = |conn| qp.cell.with(|qp| qp.connect(id.peer_of(remote), conn));
+        let connect = |conn| qp.cell.with(|qp| qp.connect(peer, conn));
         let connected = match connect(conn.clone()) {
             // Another connection to that peer has the port: one that the stack chooses will do.
             Err(CmError::PortInUse(_) | CmError::ConnectionExists(_)) if !inner.has_own_port => {

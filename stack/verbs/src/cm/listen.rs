@@ -65,7 +65,7 @@ impl Id {
             return Err(Errno::EINVAL);
         };
         let is_bound_to_device = !Self::public(handle).verbs.is_null();
-        let addr = listen_addr(local, is_bound_to_device, inner.options.af_only);
+        let addr = listen_addr(id.zoned(local)?, is_bound_to_device, inner.options.af_only);
         let backlog = usize::try_from(backlog).ok().filter(|backlog| *backlog > 0);
         let listener = match id.engine.context.listen(addr, backlog.unwrap_or(BACKLOG)) {
             Ok(listener) => Some(listener),

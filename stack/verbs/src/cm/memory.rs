@@ -35,6 +35,17 @@ pub(super) fn socket_addr(address: *const sockaddr) -> Outcome<SocketAddr> {
     }
 }
 
+/// As [`socket_addr`]; `None` for a null pointer, and for `AF_UNSPEC`, which is any address.
+pub(super) fn optional_socket_addr(address: *const sockaddr) -> Outcome<Option<SocketAddr>> {
+    // SAFETY: as above.
+    match unsafe { address.as_ref() } {
+        Some(known) if c_int::from(known.sa_family) != libc::AF_UNSPEC => {
+            socket_addr(address).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Returns the address as the program reads it, and its length.
 pub(super) fn storage(address: SocketAddr) -> (sockaddr_storage, socklen_t) {
     // SAFETY: zeros are an address of no family.
@@ -178,6 +189,17 @@ mod tests {
         let (mut storage, _) = storage("198.18.0.1:1".parse().expect("an address"));
         storage.ss_family = 27;
         assert_eq!(socket_addr(ptr::from_ref(&storage).cast()), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn an_address_of_no_family_is_any() {
+        let (mut storage, _) = storage("198.18.0.1:1".parse().expect("an address"));
+        storage.ss_family = family(libc::AF_UNSPEC);
+        assert_eq!(optional_socket_addr(ptr::from_ref(&storage).cast()), Ok(None));
+        assert_eq!(optional_socket_addr(ptr::null()), Ok(None));
+        storage.ss_family = 27;
+        let other = optional_socket_addr(ptr::from_ref(&storage).cast());
+        assert_eq!(other, Err(Errno::EINVAL));
     }
 
     #[test]

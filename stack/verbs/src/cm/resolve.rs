@@ -12,7 +12,7 @@ use libc::sockaddr;
 use crate::abi::{RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ROUTE_RESOLVED};
 use crate::cm::event::Param;
 use crate::cm::id::{Id, Inner, State, call_with_event};
-use crate::cm::memory::socket_addr;
+use crate::cm::memory::{optional_socket_addr, socket_addr};
 use crate::cm::ports::Lease;
 use crate::errno::{Errno, MinusOne, Outcome, run};
 use crate::object::exposed::Handle;
@@ -30,9 +30,28 @@ const fn unspecified(ip: IpAddr) -> IpAddr {
     }
 }
 
+fn zoned(address: SocketAddr, device: Option<u32>) -> Outcome<SocketAddr> {
+    let SocketAddr::V6(mut address) = address else { return Ok(address) };
+    match device {
+        Some(index) if ![0, index].contains(&address.scope_id()) => return Err(Errno::ENODEV),
+        Some(_) => {}
+        None => address.set_scope_id(0),
+    }
+    Ok(address.into())
+}
+
 impl Id {
     fn is_local(&self, ip: IpAddr) -> bool {
         self.engine.context.config().addresses.iter().any(|local| local.ip == ip.to_canonical())
+    }
+
+    /// Returns the address as the stack takes it. A device that is no interface of the kernel has
+    /// no zone that a scope ID could name; programs have to name one, and take that of any.
+    ///
+    /// # Errors
+    /// `ENODEV`: the zone is that of another interface than the device.
+    pub(super) fn zoned(&self, address: SocketAddr) -> Outcome<SocketAddr> {
+        zoned(address, self.engine.context.config().device.interface_index())
     }
 
     /// Binds a local address, with a port of its own if that is 0.
@@ -41,6 +60,7 @@ impl Id {
             return Err(Errno::EINVAL);
         }
         let is_any = is_any(address.ip());
+        self.zoned(address)?;
         if !is_any && !self.is_local(address.ip()) {
             return Err(Errno::ENODEV);
         }
@@ -72,8 +92,9 @@ impl Id {
         let id = handle.get()?;
         let destination = socket_addr(destination)?;
         let mut inner = id.lock();
-        if matches!(inner.state, State::Idle) && !source.is_null() {
-            let source = socket_addr(source)?;
+        if matches!(inner.state, State::Idle)
+            && let Some(source) = optional_socket_addr(source)?
+        {
             if source.is_ipv4() != destination.is_ipv4() {
                 return Err(Errno::EINVAL);
             }
@@ -93,7 +114,7 @@ impl Id {
     /// Returns the local address for a connection: that which is bound, as far as it is.
     fn select_local(&self, inner: &mut Inner, destination: SocketAddr) -> Outcome<SocketAddr> {
         let config = self.engine.context.config();
-        let peer = self.peer_of(destination).ip();
+        let peer = self.peer_of(destination)?.ip();
         let source = config.source_to(peer).ok_or(Errno(libc::ENETUNREACH))?;
         let Some(mut local) = inner.local else {
             let lease = self.lease(inner, source, 0)?;
@@ -112,7 +133,10 @@ impl Id {
 
     /// Returns where to connect to: instead of a loopback address one of the device, which another
     /// ID of this host listens on.
-    pub(super) fn peer_of(&self, destination: SocketAddr) -> SocketAddr {
+    ///
+    /// # Errors
+    /// As [`Id::zoned`].
+    pub(super) fn peer_of(&self, destination: SocketAddr) -> Outcome<SocketAddr> {
         let mut peer = destination;
         peer.set_ip(destination.ip().to_canonical());
         if is_any(peer.ip()) {
@@ -123,7 +147,7 @@ impl Id {
                 peer.set_ip(local.ip);
             }
         }
-        peer
+        self.zoned(peer)
     }
 
     /// Ends the search for the way to the peer.
@@ -189,5 +213,15 @@ mod tests {
             assert!(any(text), "{text}");
         }
         assert!(!any("198.18.0.1") && !any("2001:2::1"));
+    }
+
+    #[test]
+    fn scope_ids_are_those_of_the_device_or_of_no_meaning() {
+        let address = |text: &str| text.parse::<SocketAddr>().expect(text);
+        let (plain, scoped) = (address("[fe80::1]:1"), address("[fe80::1%7]:1"));
+        assert_eq!(zoned(scoped, None), Ok(plain));
+        assert_eq!(zoned(scoped, Some(7)), Ok(scoped));
+        assert_eq!(zoned(plain, Some(7)), Ok(plain));
+        assert_eq!(zoned(scoped, Some(8)), Err(Errno::ENODEV));
     }
 }
