@@ -20,6 +20,8 @@ hugepages_before=
 # count.
 make_scratch() {
     scratch=$(mktemp -d "${TMPDIR:-/tmp}/ferrowarp.XXXXXX")
+    # Programs that tests run as nobody reach their files there.
+    chmod 711 "$scratch"
     mkdir "$scratch/tmp" "$scratch/run"
     # DPDK prefers the latter to /var/run (systemd.exec, RuntimeDirectory=).
     export TMPDIR=$scratch/tmp RUNTIME_DIRECTORY=$scratch/run
