@@ -1,6 +1,7 @@
 //! `iwlink` as a program, between two ports of this process: no root, no network.
 
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
@@ -14,6 +15,8 @@ use serde_json::Value;
 
 /// Frames sent each way.
 const COUNT: usize = 2000;
+
+const SIGINT: i32 = 2;
 
 /// Each test keeps a core busy and measures times.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -50,13 +53,28 @@ impl Iwlink {
         self.finish()
     }
 
+    /// Stops the program; returns its counters. On a busy machine it may have lost frames itself,
+    /// and then dies of the signal.
+    pub(crate) fn stop_busy(self) -> Value {
+        self.program.interrupt().unwrap();
+        let ended = self.program.finish(TIMEOUT).unwrap();
+        let signal = ended.status.and_then(|status| status.signal());
+        assert!(ended.success() || signal == Some(SIGINT), "{ended:?}");
+        counters(&self.dir)
+    }
+
     /// Waits for its end; returns its result and counters.
     fn finish(self) -> (ProcessResult, Value) {
         let ended = self.program.finish(TIMEOUT).unwrap();
         assert!(ended.success(), "{ended:?}");
-        let text = std::fs::read_to_string(self.dir.path().join("counters")).unwrap();
-        (ended, serde_json::from_str(&text).unwrap())
+        (ended, counters(&self.dir))
     }
+}
+
+/// The counters that the program has written.
+fn counters(dir: &TempDir) -> Value {
+    let text = std::fs::read_to_string(dir.path().join("counters")).unwrap();
+    serde_json::from_str(&text).unwrap()
 }
 
 /// The program, and the port of this process at each end.

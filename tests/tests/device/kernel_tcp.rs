@@ -70,10 +70,10 @@ fn open_wire(path: &Path, left: &str, dir: TempDir, kernel: IpAddr) -> Iwlink {
     wire
 }
 
-/// Stops it; returns its counters, after checking that it applied the configured faults, and no
-/// others.
+/// Stops it; returns its counters, after checking that it applied the configured faults. It may
+/// have lost frames besides because a full port was not read for long: a fault like others.
 fn close_wire(wire: Iwlink) -> Value {
-    let (_, counters) = wire.stop();
+    let counters = wire.stop_busy();
     for way in counters.as_array().unwrap() {
         for done in ["lost", "duplicated", "reordered", "corrupted"] {
             assert!(way[done].as_u64().unwrap() > 0, "{done}: {way}");
