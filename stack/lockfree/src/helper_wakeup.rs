@@ -53,9 +53,13 @@ impl Waiters {
     }
 }
 
+/// Stands for the time of a poll that has not ended: none is later.
+const POLLING: u64 = u64::MAX;
+
 /// Shared state of the hand-over.
 pub struct HelperWakeup {
-    /// Time of the application's last poll, in nanoseconds of the shard's clock; 0: handed over.
+    /// End of the application's last poll, in nanoseconds of the shard's clock; 0: handed over;
+    /// [`POLLING`]: it polls now.
     app_polled_at: CachePadded<AtomicU64>,
     /// Time of the application's last poll that found something to do.
     app_busy_at: CachePadded<AtomicU64>,
@@ -87,13 +91,20 @@ impl Default for HelperWakeup {
 }
 
 impl HelperWakeup {
-    /// The application polls the shard now.
+    /// The application begins to poll the shard.
     #[inline]
-    pub fn on_app_poll(&self, now_ns: u64) {
+    pub fn on_app_poll(&self) {
+        self.app_polled_at.store(POLLING, Ordering::Relaxed);
+    }
+
+    /// The application has polled the shard.
+    #[inline]
+    pub fn on_app_polled(&self, now_ns: u64) {
         self.app_polled_at.store(now_ns, Ordering::Relaxed);
     }
 
-    /// Nanoseconds since the application last polled; `u64::MAX` if it has handed over since.
+    /// Nanoseconds since the application last polled, 0 while it polls; `u64::MAX` if it has handed
+    /// over since.
     pub fn app_idle_ns(&self, now_ns: u64) -> u64 {
         match self.app_polled_at.load(Ordering::Relaxed) {
             0 => u64::MAX,
@@ -376,7 +387,7 @@ mod proofs {
     fn sleeping_application_wakes_the_helper() {
         loom::model(|| {
             let wakeup = Arc::new(HelperWakeup::default());
-            wakeup.on_app_poll(7);
+            wakeup.on_app_polled(7);
             let helper = helper(&wakeup, |wakeup| {
                 let has_stopped = || wakeup.app_idle_ns(8) == u64::MAX;
                 while !has_stopped() {

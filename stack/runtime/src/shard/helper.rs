@@ -33,14 +33,19 @@ pub(crate) fn run_helper(
     let mut yields = YieldBackoff::new(shard.now());
     let mut spinner = Spinner::new();
     while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
-        match shard.helper_step(&mut schedule) {
+        let step = shard.helper_step(&mut schedule);
+        if schedule.is_on_standby() {
+            // A long yield went to the application.
+            yields = YieldBackoff::new(shard.now());
+        }
+        match step {
             Step::Poll => {
                 let busy = shard.poll();
                 let now = shard.now();
                 schedule.on_polled(now.as_nanos(), busy);
                 if schedule.is_hot(now.as_nanos()) {
                     spinner.on_poll(busy);
-                } else if !busy {
+                } else if !busy || schedule.is_beside_application() {
                     yields.yield_now(|| shard.now());
                 }
             }

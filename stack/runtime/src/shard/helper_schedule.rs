@@ -5,7 +5,8 @@
 //!
 //! - Standby, while the application polls: spins for [`STANDBY_SPIN_NS`], or in mode `Hot` for the
 //!   hot time after traffic; then sleeps of [`STANDBY_SLEEP_MIN`] that double, to at most
-//!   [`STANDBY_SLEEP_MAX`] or, with a waiter, a short sleep.
+//!   [`STANDBY_SLEEP_MAX`]. So an application that falls silent waits for the helper no longer than
+//!   it has polled before.
 //! - Polling, for [`SPIN_NS`] after traffic or a new wait, for the hot time after traffic, and once
 //!   after each sleep.
 //! - If the port has a receive interrupt: a sleep until that, or the next timer. After an interrupt
@@ -51,9 +52,10 @@ const NEW_WAITER_NS: u64 = 100_000_000;
 /// First long sleep; each further one is twice as long, up to the maximum.
 const LONG_SLEEP_MIN: Duration = Duration::from_micros(100);
 const LONG_SLEEP_MAX: Duration = Duration::from_millis(1);
-/// First sleep in standby; each further one is twice as long, up to the maximum.
+/// First sleep in standby; each further one is twice as long, up to the maximum: each takes some
+/// microseconds from the application where both share a core.
 const STANDBY_SLEEP_MIN: Duration = Duration::from_micros(20);
-const STANDBY_SLEEP_MAX: Duration = Duration::from_micros(100);
+const STANDBY_SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// Next action of the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +91,10 @@ pub(crate) struct HelperSchedule {
     /// Start of the standby state, if the application polls.
     standby_since: Option<u64>,
     standby_sleep: Duration,
+    /// The application had stopped polling at the last look.
+    is_taking_over: bool,
+    /// It will not poll before it wakes up.
+    is_handed_over: bool,
     long_sleep: Duration,
     /// Moving average of the oversleep.
     oversleep_ns: u64,
@@ -107,6 +113,8 @@ impl HelperSchedule {
             polled_idle: false,
             standby_since: None,
             standby_sleep: STANDBY_SLEEP_MIN,
+            is_taking_over: false,
+            is_handed_over: false,
             long_sleep: LONG_SLEEP_MIN,
             oversleep_ns: 0,
         }
@@ -120,7 +128,15 @@ impl HelperSchedule {
             self.long_sleep = LONG_SLEEP_MIN;
         }
         if application_idle_ns <= self.policy.takeover_ns {
-            return self.standby(now, waiters.sleeping);
+            self.is_taking_over = false;
+            return self.standby(now);
+        }
+        // It may have been preempted, also by this thread: then it polls on after a yield.
+        let is_first_look = self.standby_since.is_some() && !self.is_taking_over;
+        self.is_handed_over = application_idle_ns == u64::MAX;
+        if is_first_look && !self.is_handed_over && !self.is_hot(now) {
+            self.is_taking_over = true;
+            return Step::Spin;
         }
         self.standby_since = None;
         self.standby_sleep = STANDBY_SLEEP_MIN;
@@ -183,6 +199,16 @@ impl HelperSchedule {
         now.saturating_sub(self.hot_at) < self.policy.hot_ns
     }
 
+    /// True while the application polls.
+    pub(crate) const fn is_on_standby(&self) -> bool {
+        self.standby_since.is_some()
+    }
+
+    /// True if the application may poll at any time.
+    pub(crate) const fn is_beside_application(&self) -> bool {
+        !self.is_handed_over
+    }
+
     /// [`Waiters::wait_seq`] at the time of the last step.
     pub(crate) const fn wait_seq(&self) -> u32 {
         self.wait_seq
@@ -212,16 +238,15 @@ impl HelperSchedule {
         )
     }
 
-    fn standby(&mut self, now: u64, awaited: bool) -> Step {
+    fn standby(&mut self, now: u64) -> Step {
         let since = *self.standby_since.get_or_insert(now);
         if now.saturating_sub(since) <= STANDBY_SPIN_NS || self.is_hot(now) {
             return Step::Spin;
         }
         // The application's polls count as traffic.
         self.on_traffic(now);
-        let max = if awaited { self.short_sleep() } else { STANDBY_SLEEP_MAX };
-        let sleep = self.standby_sleep.min(max);
-        self.standby_sleep = sleep * 2;
+        let sleep = self.standby_sleep;
+        self.standby_sleep = (sleep * 2).min(STANDBY_SLEEP_MAX);
         Step::Sleep(HelperState::Standby, sleep)
     }
 }
@@ -372,7 +397,7 @@ mod tests {
 
     #[test]
     fn helper_takes_over_when_the_application_stops_polling() {
-        // However long the application has polled, the helper polls soon after it stops.
+        // The longer the application has polled, the later.
         for polled in [0, 30_000, 1_000_000, 1_000_000_000] {
             let (mut schedule, mut now) = (schedule(), 0);
             while now < polled {
@@ -390,7 +415,25 @@ mod tests {
                     Step::Sleep(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
                 }
             }
-            assert!(now - silent_since <= 150_000, "{polled}: {} ns", now - silent_since);
+            let latest = (TAKEOVER_NS + polled).min(nanos(STANDBY_SLEEP_MAX)) + 2_000;
+            assert!(now - silent_since <= latest, "{polled}: {} ns", now - silent_since);
+        }
+    }
+
+    /// The helper looks twice, and goes on as before if the application polls in between.
+    #[test]
+    fn preempted_application_stays_in_charge() {
+        let mut schedule = schedule();
+        let mut now = 0;
+        while schedule.next(now, 0, NO_WAITER)
+            != Step::Sleep(HelperState::Standby, STANDBY_SLEEP_MAX)
+        {
+            now += 1_000_000;
+        }
+        for _ in 0..3 {
+            assert_eq!(schedule.next(now, TAKEOVER_NS + 1, NO_WAITER), Step::Spin);
+            let step = schedule.next(now, 0, NO_WAITER);
+            assert_eq!(step, Step::Sleep(HelperState::Standby, STANDBY_SLEEP_MAX));
         }
     }
 
@@ -400,7 +443,8 @@ mod tests {
         for since in (0..=STANDBY_SPIN_NS.min(TAKEOVER_NS)).step_by(1_000) {
             assert_eq!(schedule.next(since, since, ONE_WAITER), Step::Spin);
         }
-        assert_eq!(schedule.next(TAKEOVER_NS + 1, TAKEOVER_NS + 1, ONE_WAITER), Step::Poll);
+        let steps = [(); 2].map(|()| schedule.next(TAKEOVER_NS + 1, TAKEOVER_NS + 1, ONE_WAITER));
+        assert_eq!(steps, [Step::Spin, Step::Poll], "it may have been preempted");
     }
 
     const HOT: HelperPolicy = HelperPolicy { takeover_ns: 1_500, hot_ns: 50_000_000 };
