@@ -29,8 +29,10 @@ pub(super) fn check_run(hello: &Hello, run: &Run) -> anyhow::Result<()> {
     // An active side could otherwise wait for ever: to post a list, or for a completion.
     ensure!(run.post_list.max(run.cq_mod) <= hello.tx_depth, "a post list beyond the depth");
     ensure!(
-        run.cq_mod == 0 || run.post_list.is_multiple_of(run.cq_mod),
-        "a post list without a signaled request"
+        run.cq_mod == 0
+            || run.post_list.is_multiple_of(run.cq_mod)
+            || run.cq_mod.is_multiple_of(run.post_list),
+        "a post list whose last request is not signaled"
     );
     ensure!(
         run.iterations > 0 || run.duration_ms > 0,

@@ -63,8 +63,9 @@ impl QueueArgs {
         }
         if let (Some(list), Some(signaled)) = (self.post_list, self.cq_mod) {
             ensure!(
-                list.is_multiple_of(signaled),
-                "-l {list} is no multiple of -Q {signaled}: the last of each list is to be signaled"
+                list.is_multiple_of(signaled) || signaled.is_multiple_of(list),
+                "-l {list} -Q {signaled}: let one be a multiple of the other, so that the last \
+                 request of a list is signaled"
             );
         }
         if let Some(list) = self.post_list {

@@ -292,7 +292,7 @@ fn contradictions_name_a_remedy() {
     for (line, expected) in [
         ("write-bw -t 16 -l 17", "give -t 17 or more, or a smaller -l"),
         ("write-bw -t 16 -Q 17", "give -t 17 or more, or a smaller -Q"),
-        ("write-bw -l 16 -Q 5", "-l 16 is no multiple of -Q 5"),
+        ("write-bw -l 16 -Q 5", "let one be a multiple of the other"),
         ("send-bw --verify -l 128", "use -l 97 or less"),
         ("send-lat -l 4", "-l needs a bandwidth test"),
         ("read-bw -I 64", "omit -I"),
