@@ -85,11 +85,11 @@ impl<E: Env> Context<E> {
 
     /// Gives a connection the settings of TCP and IP that its parameters name.
     pub(crate) fn apply_settings(&mut self, tcb: &mut Tcb<Rx<E>, Retained<E>>, param: &ConnParam) {
-        let ConnParam { keepalive, user_timeout, dscp, ttl, .. } = *param;
+        let ConnParam { keepalive, user_timeout, refusal_retry, dscp, ttl, .. } = *param;
         let default = self.net.ip_fields();
         let (dscp, ttl) = (dscp.unwrap_or(default.dscp), ttl.unwrap_or(default.ttl));
         tcb.set_ip_fields(IpFields { dscp, ttl });
-        if keepalive.is_none() && user_timeout.is_none() {
+        if keepalive.is_none() && user_timeout.is_none() && refusal_retry.is_none() {
             return;
         }
         let mut cfg = tcp::Config::clone(self.tcp_config(&tcb.tuple()));
@@ -98,6 +98,9 @@ impl<E: Env> Context<E> {
         }
         if let Some(timeout) = user_timeout {
             cfg.user_timeout_ns = time::nanos(timeout);
+        }
+        if let Some(time) = refusal_retry {
+            cfg.refusal_retry_ns = time::nanos(time);
         }
         tcb.set_config(self.tcp_configs.share(cfg));
     }

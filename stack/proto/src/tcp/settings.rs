@@ -149,6 +149,9 @@ pub struct Config {
     pub syn_ack_retries: u8,
     /// Consecutive retransmission timeouts, or unanswered probes, before the connection fails.
     pub data_retries: u8,
+    /// Time from the first SYN for which a refusal (RST) is taken for "not yet", and the SYN is
+    /// sent again.
+    pub refusal_retry_ns: u64,
     /// Time without any acknowledgment of outstanding bytes, or any answer to a zero-window probe,
     /// before the connection fails (RFC 5482, and R2 of RFC 9293 section 3.8.3, which recommends at
     /// least 100 seconds).
@@ -217,6 +220,7 @@ impl Default for Config {
             syn_retries: 10,
             syn_ack_retries: 6,
             data_retries: 15,
+            refusal_retry_ns: 0,
             user_timeout_ns: 120 * SECOND,
             stall_timeout_ns: None,
             delayed_ack_ns: 50 * MICROSECOND,
@@ -247,12 +251,12 @@ impl Config {
         self.keepalive_count = keepalive.probes;
     }
 
-    /// True if both have the same MSS, and notice an unresponsive peer at the same time: nothing
-    /// else differs between connections of an engine.
+    /// True if both have the same MSS, and give up an unresponsive or refusing peer at the same
+    /// time: nothing else differs between connections of an engine.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let differing = |cfg: &Self| {
             let keepalive = (cfg.keepalive_ns, cfg.keepalive_interval_ns, cfg.keepalive_count);
-            (cfg.mss, cfg.send_mss, keepalive, cfg.user_timeout_ns)
+            (cfg.mss, cfg.send_mss, keepalive, cfg.user_timeout_ns, cfg.refusal_retry_ns)
         };
         differing(self) == differing(other)
     }

@@ -63,6 +63,28 @@ fn thousands_of_connects_time_out_in_a_millisecond_each() {
     }
 }
 
+#[test]
+fn refused_connect_finds_a_listener_that_is_late() {
+    let (left, right) = endpoints(DriveMode::Inline);
+    let connect = |time| {
+        let qp = left.qp();
+        qp.connect(server(), ConnParam::new().refusal_retry(time)).unwrap();
+        qp
+    };
+    let qp = connect(TIMEOUT);
+    let refusals = || right.context.counters().engine.segments_unmatched;
+    drive_until(&left.context, &right.context, || refusals() >= 3);
+    assert!(qp.next_event().is_none());
+    let listener = right.context.listen(PORT, 8).unwrap();
+    let request = listener.accept_timeout(TIMEOUT).unwrap();
+    let passive = right.qp();
+    request.accept(&passive, ConnParam::new()).unwrap();
+    qp.wait_established(TIMEOUT).unwrap();
+    drop(listener);
+    let refused = connect(Duration::from_millis(20)).wait_established(TIMEOUT);
+    assert_eq!(refused, Err(ConnectError::Refused));
+}
+
 /// The table of this port has queue 0 alone. Nobody answers.
 #[test]
 fn queue_pair_takes_the_shard_to_which_rss_brings_a_chosen_port() {

@@ -21,6 +21,10 @@ use crate::object::query::MAX_RD_ATOM;
 /// Time for the whole set-up, with the time that the peer's program takes to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Time in which a listener may still appear: perftest listens anew for its second connection, and
+/// with a card the other end takes some milliseconds to get there.
+const REFUSAL_RETRY: Duration = Duration::from_millis(500);
+
 impl Id {
     /// The parameters of a connection. `None` of the program: as many Reads as possible.
     fn conn_param(&self, inner: &Inner, param: Option<&rdma_conn_param>) -> Outcome<ConnParam> {
@@ -29,6 +33,7 @@ impl Id {
             .crc(settings.crc)
             .peer_to_peer(settings.peer_to_peer)
             .connect_timeout(CONNECT_TIMEOUT)
+            .refusal_retry(REFUSAL_RETRY)
             .ird(MAX_RD_ATOM.into())
             .ord(MAX_RD_ATOM.into());
         conn.dscp = inner.options.dscp;

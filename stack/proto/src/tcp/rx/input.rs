@@ -6,7 +6,7 @@ use crate::tcp::Tcb;
 use crate::tcp::connection_state::{State, StateEvent};
 use crate::tcp::timestamps::{CoarseInstant, Timestamps};
 use crate::tcp::upper_layer::Event;
-use crate::time::{Instant, NEVER};
+use crate::time::{Instant, MILLISECOND, NEVER};
 use crate::wire::seq::Seq;
 use crate::wire::tcp::{Flags, Segment};
 
@@ -14,6 +14,9 @@ use crate::wire::tcp::{Flags, Segment};
 /// a clock of a microsecond wraps in 71 minutes. A thousand seconds, in units of
 /// [`Timestamps::coarse`].
 const TS_RECENT_LIFE: u32 = 931;
+
+/// Time from a refusal to the next SYN, in nanoseconds.
+const REFUSAL_RETRY_INTERVAL_NS: u64 = 5 * MILLISECOND;
 
 impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// Processes any segment, in any state.
@@ -80,7 +83,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         }
         // Second: a RST counts only with an acceptable acknowledgment.
         if seg.flags.has(Flags::RST) {
-            if acks {
+            if acks && !self.retries_after_refusal(now) {
                 self.raise_event(Event::Reset);
                 self.kill();
             }
@@ -100,6 +103,21 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
             self.apply(StateEvent::Syn);
             self.pending.syn = true;
         }
+    }
+
+    /// The peer has refused our SYN. True if it is sent again: the listener may be on its way.
+    fn retries_after_refusal(&mut self, now: Instant) -> bool {
+        let begin = self.progress_at.instant(now);
+        if now.since(begin) >= self.cfg.refusal_retry_ns {
+            return false;
+        }
+        // The peer answers: none of the SYNs was lost.
+        self.retries = 0;
+        self.unanswered = 0;
+        self.rtt.reset_backoff();
+        self.pending.syn = false;
+        self.timers.rto = now + REFUSAL_RETRY_INTERVAL_NS;
+        true
     }
 
     /// Processes an ACK in SYN-RECEIVED. Returns false if it does not acknowledge our SYN: section

@@ -149,6 +149,30 @@ fn syn_sent_resets_bad_ack_and_takes_rst_only_with_valid_ack() {
     assert!(script.end.tcb.is_closed());
 }
 
+/// A listener that is ready a moment later.
+#[test]
+fn refused_syn_is_sent_again_for_a_while() {
+    let cfg = Config { refusal_retry_ns: 20 * MILLISECOND, ..Config::default() };
+    let (mut script, syn) = Script::connecting(&cfg);
+    let refused = Fields { ack: syn.seq + 1, flags: Flags::RST | Flags::ACK, ..Fields::default() };
+    let mut again = 0;
+    while script.end.events.is_empty() {
+        assert!(script.send(refused.clone()).is_empty(), "not at once");
+        if let Some(at) = script.end.tcb.deadline() {
+            script.now = at;
+            script.end.timeout(at);
+            let sent = script.end.transmit(at);
+            assert_eq!(
+                (sent.len(), sent[0].parse().seq, sent[0].parse().flags),
+                (1, syn.seq, syn.flags)
+            );
+            again += 1;
+        }
+    }
+    assert!((4..=5).contains(&again), "{again}: the time of the first SYN is coarse");
+    assert_eq!(script.end.events, [Event::Reset, Event::Closed]);
+}
+
 #[test]
 fn syn_received_resets_bad_ack() {
     let cfg = Config { timestamps: false, ..Config::default() };

@@ -130,6 +130,12 @@ pub struct ConnParam {
     /// [`ConnEvent::Established`]: crate::verbs::cm::ConnEvent::Established
     /// [`ConnectError::TimedOut`]: crate::verbs::cm::ConnectError::TimedOut
     pub connect_timeout: Option<Duration>,
+    /// Time from the first SYN for which the attempt goes on although the peer refuses it: the SYN
+    /// is sent again every 5 ms. For programs whose listener is ready a moment later; `None`:
+    /// [`ConnectError::Refused`] at once. A responder ignores it.
+    ///
+    /// [`ConnectError::Refused`]: crate::verbs::cm::ConnectError::Refused
+    pub refusal_retry: Option<Duration>,
 }
 
 impl ConnParam {
@@ -157,6 +163,7 @@ impl ConnParam {
             ttl: None,
             local_port: 0,
             connect_timeout: None,
+            refusal_retry: None,
         }
     }
 
@@ -201,6 +208,7 @@ impl ConnParam {
         ttl: Option<u8>,
         local_port: u16,
         connect_timeout: Option<Duration>,
+        refusal_retry: Option<Duration>,
     }
 
     /// Fails if a number is outside its range, or a time too short.
