@@ -12,7 +12,7 @@ use crate::error::{Origin, SettingsError, shown};
 use crate::file::{self, line_at};
 use crate::nearest::nearest_setting;
 use crate::setting::{CONFIG_VARIABLE, Kind, SETTINGS, Setting};
-use crate::settings::Settings;
+use crate::settings::{Poller, Settings};
 
 /// Values of a list, at most.
 const VALUES_MAX: usize = 512;
@@ -165,7 +165,19 @@ impl SettingsBuilder {
         }
         self.check_mtu()?;
         self.check_links()?;
+        self.check_poller()?;
         Ok(self.settings)
+    }
+
+    /// Checks that there is a thread to be pinned.
+    fn check_poller(&self) -> Result<(), SettingsError> {
+        match self.settings.poller_cpu {
+            Some(core) if self.settings.poller == Poller::Off => {
+                let expected = "there is no such thread with `poller` off: omit it".to_owned();
+                self.conflict("poller-cpu", &core.to_string(), expected)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_mtu(&self) -> Result<(), SettingsError> {

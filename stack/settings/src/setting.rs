@@ -239,9 +239,9 @@ pub const SETTINGS: &[Setting] = &[
         words: &["MODE"],
         topic: Topic::Poller,
         help: "Polls the device while the program does not: a thread that sleeps when there is \
-               nothing to do (park), or first spins for the hot time after traffic (hot), or no \
-               thread (off); auto is hot if the program may use more cores than it needs, else \
-               park.",
+               nothing to do (park), or first spins for the hot time after traffic (hot); with \
+               off, only the thread that passes on events, each millisecond or more often; auto \
+               is hot if the program may use more cores than it needs, else park.",
         default: "auto",
         kind: Kind::One(|all, text| {
             let choices = [

@@ -135,6 +135,7 @@ extern "C" fn at_exit() {
     let _ = run(|| {
         if let Some(engine) = ENGINE.get() {
             EXITING.store(true, Ordering::Release);
+            tracing::info!("at the end: {:?}", engine.context.counters());
             engine.context.clone().close();
         }
         Ok(())

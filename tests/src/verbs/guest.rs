@@ -66,7 +66,10 @@ const PAIRS: [Pair; 9] = [
     Pair::new("ib_write_bw", "ib_write_bw -R -F -s 4096 -n 500", PERFTEST),
     Pair::new("ib_read_bw", "ib_read_bw -R -F -s 4096 -n 500", PERFTEST),
     Pair::new("ib_send_bw", "ib_send_bw -R -F -s 4096 -n 500", PERFTEST),
-    Pair::new("ib_write_lat", "ib_write_lat -R -F -n 200", PERFTEST),
+    Pair {
+        server_sends_first: true,
+        ..Pair::new("ib_write_lat", "ib_write_lat -R -F -n 200", PERFTEST)
+    },
     Pair::new("ib_read_lat", "ib_read_lat -R -F -n 200", PERFTEST),
     Pair::new("ib_send_lat", "ib_send_lat -R -F -n 200", PERFTEST),
 ];

@@ -16,6 +16,9 @@ use crate::threads::{Spinner, YieldBackoff, timer_slack};
 /// nanoseconds. Each takes the cache line from the application.
 const LOOK_INTERVAL_NS: u64 = 500;
 
+/// Sleep instead of a yield, next to a thread that computes or polls: the wake-up interrupts it.
+const NAP: Duration = Duration::from_micros(5);
+
 /// Polls while the application does not; sleeps while it does, and while there is nothing to do.
 /// `interrupt`: of the shard's queue, if it has one.
 pub(crate) fn run_helper(
@@ -33,19 +36,16 @@ pub(crate) fn run_helper(
     let mut yields = YieldBackoff::new(shard.now());
     let mut spinner = Spinner::new();
     while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
-        let step = shard.helper_step(&mut schedule);
-        if schedule.is_on_standby() {
-            // A long yield went to the application.
-            yields = YieldBackoff::new(shard.now());
-        }
-        match step {
+        match shard.helper_step(&mut schedule) {
             Step::Poll => {
                 let busy = shard.poll();
                 let now = shard.now();
                 schedule.on_polled(now.as_nanos(), busy);
                 if schedule.is_hot(now.as_nanos()) {
                     spinner.on_poll(busy);
-                } else if !busy || schedule.is_beside_application() {
+                } else if schedule.is_beside_application() {
+                    shard.helper_leave(&bed, &mut yields);
+                } else if !busy {
                     yields.yield_now(|| shard.now());
                 }
             }
@@ -53,7 +53,7 @@ pub(crate) fn run_helper(
                 spinner.on_poll(false);
                 shard.pause();
             }
-            Step::Spin => drop(yields.yield_now(|| shard.now())),
+            Step::Spin => shard.helper_leave(&bed, &mut yields),
             Step::Sleep(rest, limit) => {
                 let start = shard.now();
                 shard.helper_sleep(&bed, rest, limit, &schedule);
@@ -65,6 +65,27 @@ pub(crate) fn run_helper(
 }
 
 impl Shard {
+    /// Polls on behalf of the application, which is thereby in charge. True if the poll found
+    /// anything to do.
+    // Not inlined, so that `poll` is, in the other mode.
+    #[inline(never)]
+    pub(super) fn drive_beside_helper(&self) -> bool {
+        let mut now = self.clock.now();
+        self.helper_wakeup.on_app_poll();
+        let busy = self.poll();
+        if busy {
+            // It may have lasted longer than the time after which a helper takes over.
+            now = self.clock.now();
+            self.helper_wakeup.on_app_busy(now.as_nanos());
+        }
+        self.helper_wakeup.on_app_polled(now.as_nanos());
+        if busy || self.doorbells.has_hot() {
+            // It knows none of the timers that run now, and no doorbell wakes it any more.
+            self.helper_wakeup.on_app_change();
+        }
+        busy
+    }
+
     /// Returns the next action of the helper.
     fn helper_step(&self, schedule: &mut HelperSchedule) -> Step {
         let now = self.clock.now().as_nanos();
@@ -78,6 +99,13 @@ impl Shard {
         let start = self.clock.now();
         while self.clock.now().since(start) < LOOK_INTERVAL_NS {
             std::hint::spin_loop();
+        }
+    }
+
+    /// Leaves the core to the application for a moment.
+    fn helper_leave(&self, bed: &Bed, yields: &mut YieldBackoff) {
+        if !yields.yield_now(|| self.clock.now()) {
+            bed.sleep(NAP);
         }
     }
 

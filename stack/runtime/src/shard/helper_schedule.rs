@@ -199,11 +199,6 @@ impl HelperSchedule {
         now.saturating_sub(self.hot_at) < self.policy.hot_ns
     }
 
-    /// True while the application polls.
-    pub(crate) const fn is_on_standby(&self) -> bool {
-        self.standby_since.is_some()
-    }
-
     /// True if the application may poll at any time.
     pub(crate) const fn is_beside_application(&self) -> bool {
         !self.is_handed_over

@@ -176,25 +176,6 @@ impl Shard {
         Some(self.drive())
     }
 
-    // Not inlined, so that `poll` is, in the other mode.
-    #[inline(never)]
-    fn drive_beside_helper(&self) -> bool {
-        let mut now = self.clock.now();
-        self.helper_wakeup.on_app_poll();
-        let busy = self.poll();
-        if busy {
-            // It may have lasted longer than the time after which a helper takes over.
-            now = self.clock.now();
-            self.helper_wakeup.on_app_busy(now.as_nanos());
-        }
-        self.helper_wakeup.on_app_polled(now.as_nanos());
-        if busy || self.doorbells.has_hot() {
-            // It knows none of the timers that run now, and no doorbell wakes it any more.
-            self.helper_wakeup.on_app_change();
-        }
-        busy
-    }
-
     /// One poll, unless the lock is held. True if it found anything to do.
     #[inline]
     pub(crate) fn poll(&self) -> bool {

@@ -124,6 +124,11 @@ fn errors_name_setting_place_value_and_what_is_accepted() {
         ("mtu = [1500]", "iwarp.toml: line 1: mtu: \"[...]\": give one value"),
         ("crc = {}", "iwarp.toml: line 1: crc: \"{...}\": give true or false"),
         ("vlan = -1", "iwarp.toml: line 1: vlan: \"-1\": give 1 to 4094"),
+        (
+            "poller = \"off\"\npoller-cpu = 1",
+            "iwarp.toml: line 2: poller-cpu: \"1\": there is no such thread with `poller` off: \
+             omit it",
+        ),
         ("poller = \"fast\"", "iwarp.toml: line 1: poller: \"fast\": give auto, hot, park or off"),
         (
             "address = [\n\"198.18.0.1/24\",\n\"198.18.0.1/33\"]",

@@ -92,7 +92,8 @@ extern "C-unwind" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     take_event(|| {
-        let channel = channel.get()?;
+        // As when its descriptor is closed.
+        let channel = channel.get().map_err(|_| Errno(libc::EBADF))?;
         if event.is_null() {
             return Err(Errno::EINVAL);
         }

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ferrowarp::{ConnEvent, INLINE_LEN_MAX, QpOptions, QpState, SGE_COUNT_MAX};
 
 use crate::abi::{
-    IBV_QP_ACCESS_FLAGS, IBV_QP_CUR_STATE, IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD,
-    IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET,
-    IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr,
-    ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state,
+    IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ,
+    IBV_ACCESS_REMOTE_WRITE, IBV_QP_ACCESS_FLAGS, IBV_QP_CUR_STATE, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_QP_INIT_ATTR_PD, IBV_QP_PKEY_INDEX, IBV_QP_PORT, IBV_QP_STATE, IBV_QPS_ERR, IBV_QPS_INIT,
+    IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPT_RC, ibv_context, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_state,
 };
 use crate::cm::Connection;
 use crate::engine::Engine;
@@ -28,6 +29,10 @@ use crate::object::users::{Users, Using};
 use crate::out::{Out, fill};
 use crate::program;
 use crate::report::report;
+
+/// Rights of the peer: those of the regions, whatever a program sets for the queue pair.
+const ACCESS_FLAGS: c_uint =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 /// A queue pair.
 #[derive(Debug)]
@@ -219,6 +224,8 @@ impl Qp {
         }
         if mask & IBV_QP_PORT != 0 && attr.port_num != 1
             || mask & IBV_QP_PKEY_INDEX != 0 && attr.pkey_index != 0
+            || mask & IBV_QP_ACCESS_FLAGS != 0
+                && attr.qp_access_flags & !(ACCESS_FLAGS | IBV_ACCESS_LOCAL_WRITE) != 0
         {
             return Err(Errno::EINVAL);
         }
@@ -353,6 +360,7 @@ extern "C" fn ibv_query_qp(
             qp_state: state,
             cur_qp_state: state,
             port_num: 1,
+            qp_access_flags: ACCESS_FLAGS,
             ..ibv_qp_attr::default()
         };
         qp.init.cap.fill(&mut found.cap);
