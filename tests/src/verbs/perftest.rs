@@ -35,7 +35,7 @@ struct Options {
     quick: &'static [&'static str],
 }
 
-const OPTIONS: [Options; 15] = [
+const OPTIONS: [Options; 16] = [
     Options { name: "plain", both: "-n 1000", quick: &TOOLS },
     Options { name: "all-sizes", both: "-a -n 20", quick: &[] },
     Options { name: "8-mib", both: "-s 8388608 -n 10", quick: &[] },
@@ -44,10 +44,11 @@ const OPTIONS: [Options; 15] = [
     Options { name: "both-16", both: "-q 16 -b -n 200", quick: &[] },
     Options { name: "events", both: "-e -n 500", quick: &["ib_send_bw", "ib_read_lat"] },
     Options { name: "inline", both: "-I 64 -s 64 -n 1000", quick: &["ib_send_lat"] },
-    Options { name: "list", both: "-l 32 -s 4096 -n 640", quick: &["ib_write_bw"] },
+    Options { name: "list", both: "-l 32 -n 640", quick: &["ib_write_bw"] },
     Options { name: "cq-mod", both: "-Q 10 -n 1000", quick: &["ib_send_bw"] },
     Options { name: "mtu", both: "-m 1024 -n 500", quick: &["ib_write_bw"] },
     Options { name: "duration", both: "-D 1", quick: &["ib_read_bw"] },
+    Options { name: "send-depth", both: "-t 16 -n 500", quick: &[] },
     Options { name: "depths", both: "-t 16 -r 64 -n 500", quick: &[] },
     Options { name: "shared-receives", both: "--use-srq -n 500", quick: &["ib_send_bw"] },
     Options { name: "odd-size", both: "-s 65521 -n 200", quick: &[] },

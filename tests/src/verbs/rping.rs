@@ -4,12 +4,13 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::interop::case::failure;
+use crate::process::Running;
 use crate::verbs::case::{CASE_TIMEOUT, Case};
 use crate::verbs::testbed::{End, Testbed, expect_success, expect_text};
 
 /// Message sizes: one word more than a pattern, short, a page, and the maximum.
 const SIZES: [u32; 4] = [23, 64, 4096, 65535];
-/// Time in which a server notices over memif that its client is gone.
+/// Time in which an end notices over memif and vhost that the other is gone.
 const DEATH_NOTICED: Duration = Duration::from_secs(1);
 
 /// Returns the cases.
@@ -35,6 +36,14 @@ pub fn cases() -> Vec<Case> {
     cases.push(Case::new("rping/killed-server", killed_server));
     cases.push(Case::new("rping/refused", refused).quick(true));
     cases.push(Case::new("rping/self-created-qp", self_created_qp));
+    let over_vhost: [(_, fn(&mut Testbed) -> _); 3] =
+        [("printed", printed), ("killed-client", killed_client), ("killed-server", killed_server)];
+    for (name, body) in over_vhost {
+        cases.push(Case::new(format!("vhost/rping/{name}"), move |testbed| {
+            testbed.use_vhost();
+            body(testbed)
+        }));
+    }
     cases
 }
 
@@ -93,29 +102,27 @@ fn killed_client(testbed: &mut Testbed) -> io::Result<String> {
     let client = testbed.start(End::Client, "rping -c -a {server} -V")?;
     server.wait_for("server ping data", CASE_TIMEOUT)?;
     drop(client);
-    let began = Instant::now();
-    server.wait_for("server DISCONNECT EVENT", Duration::from_secs(20))?;
-    let elapsed = began.elapsed();
-    if elapsed > DEATH_NOTICED {
-        return Err(failure(format!("DISCONNECTED only after {:.1} s", elapsed.as_secs_f32())));
-    }
-    let server = server.finish(CASE_TIMEOUT)?;
-    if server.status.is_none() {
-        return Err(failure("the server did not end"));
-    }
-    Ok(format!("DISCONNECTED after {} ms", elapsed.as_millis()))
+    notices_death(server, "server DISCONNECT EVENT")
 }
 
 fn killed_server(testbed: &mut Testbed) -> io::Result<String> {
     let mut server = testbed.serve("rping -s -a {server} -v")?;
-    let mut client = testbed.start(End::Client, "rping -c -a {server} -V")?;
+    let client = testbed.start(End::Client, "rping -c -a {server} -V")?;
     server.wait_for("server ping data", CASE_TIMEOUT)?;
     drop(server);
+    notices_death(client, "client DISCONNECT EVENT")
+}
+
+/// Expects that an end is soon told that the other has just been killed, and ends.
+fn notices_death(mut survivor: Running, printed: &str) -> io::Result<String> {
     let began = Instant::now();
-    client.wait_for("client DISCONNECT EVENT", Duration::from_secs(20))?;
+    survivor.wait_for(printed, Duration::from_secs(20))?;
     let elapsed = began.elapsed();
-    if client.finish(CASE_TIMEOUT)?.status.is_none() {
-        return Err(failure("the client did not end"));
+    if elapsed > DEATH_NOTICED {
+        return Err(failure(format!("DISCONNECTED only after {:.1} s", elapsed.as_secs_f32())));
+    }
+    if survivor.finish(CASE_TIMEOUT)?.status.is_none() {
+        return Err(failure("the survivor did not end"));
     }
     Ok(format!("DISCONNECTED after {} ms", elapsed.as_millis()))
 }

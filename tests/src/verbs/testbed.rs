@@ -1,4 +1,4 @@
-//! Testbed of a case: a memif link between two processes, and programs at its ends.
+//! Testbed of a case: a link between two processes, and programs at its ends.
 
 use std::fs;
 use std::io;
@@ -53,6 +53,8 @@ pub struct Testbed {
     sockets: TempDir,
     /// Number of the link, and of its socket.
     link: u32,
+    /// The link is `vhost` with `virtio-user`, otherwise `memif`.
+    is_vhost: bool,
     folder: PathBuf,
     /// Number of programs started so far: each has a log of its own.
     count: u32,
@@ -72,7 +74,7 @@ impl Testbed {
         fs::set_permissions(sockets.path(), fs::Permissions::from_mode(0o777))?;
         let (folder, compiled) = (folder.to_path_buf(), compiled.to_path_buf());
         let guest = (folder.clone(), None);
-        Ok(Self { iwarp_run, compiled, sockets, link: 0, folder, count: 0, guest })
+        Ok(Self { iwarp_run, compiled, sockets, link: 0, is_vhost: false, folder, count: 0, guest })
     }
 
     /// Begins another case, with logs in `folder`: the next server makes a new link.
@@ -81,8 +83,14 @@ impl Testbed {
     /// If the folder cannot be created.
     pub fn begin(&mut self, folder: PathBuf) -> io::Result<()> {
         self.link += 1;
+        self.is_vhost = false;
         self.folder = folder;
         fs::create_dir_all(&self.folder)
+    }
+
+    /// Has the case use `vhost` and `virtio-user` instead of `memif`.
+    pub fn use_vhost(&mut self) {
+        self.is_vhost = true;
     }
 
     /// Returns the folder of the case's logs.
@@ -129,7 +137,12 @@ impl Testbed {
     #[must_use]
     pub fn device_options(&self, end: End) -> Vec<String> {
         let [v4, v6] = end.addresses();
-        let device = format!("memif:{},{}", self.socket().display(), end.role());
+        let socket = self.socket();
+        let device = match (self.is_vhost, end) {
+            (false, _) => format!("memif:{},{}", socket.display(), end.role()),
+            (true, End::Server) => format!("vhost:{}", socket.display()),
+            (true, End::Client) => format!("virtio-user:{}", socket.display()),
+        };
         ["--dev", &device, "--ip", &format!("{v4}/24"), "--ip", &format!("{v6}/64")]
             .map(String::from)
             .into()
