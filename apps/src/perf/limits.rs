@@ -125,7 +125,7 @@ mod tests {
             Run { slots: 8, ..RUN },
             Run { post_list: 17, ..RUN },
             Run { cq_mod: 17, ..RUN },
-            Run { post_list: 8, cq_mod: 16, ..RUN },
+            Run { post_list: 8, cq_mod: 12, ..RUN },
         ] {
             assert!(check_run(&hello(), &wrong).is_err(), "{wrong:?}");
         }
