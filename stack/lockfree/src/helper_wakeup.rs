@@ -58,9 +58,8 @@ const POLLING: u64 = u64::MAX;
 
 /// Shared state of the hand-over.
 pub struct HelperWakeup {
-    /// End of the application's last poll, in nanoseconds of the shard's clock; 0: handed over;
-    /// [`POLLING`]: it polls now.
-    app_polled_at: CachePadded<AtomicU64>,
+    /// Polls of the application.
+    app_polls: CachePadded<AppPolls>,
     /// Time of the application's last poll that found something to do.
     app_busy_at: CachePadded<AtomicU64>,
     /// A [`HelperState`].
@@ -75,11 +74,23 @@ pub struct HelperWakeup {
     wake: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
+/// Polls of the application.
+struct AppPolls {
+    /// End of the last one, in nanoseconds of the shard's clock; 0: handed over; [`POLLING`]: it
+    /// polls now.
+    at: AtomicU64,
+    /// ID of the thread that began the last one.
+    thread: AtomicU32,
+}
+
 /// Without a helper.
 impl Default for HelperWakeup {
     fn default() -> Self {
         Self {
-            app_polled_at: CachePadded::new(AtomicU64::new(0)),
+            app_polls: CachePadded::new(AppPolls {
+                at: AtomicU64::new(0),
+                thread: AtomicU32::new(0),
+            }),
             app_busy_at: CachePadded::new(AtomicU64::new(0)),
             state: CachePadded::new(AtomicU32::new(HelperState::Standby as u32)),
             waiter_count: AtomicU32::new(0),
@@ -91,25 +102,36 @@ impl Default for HelperWakeup {
 }
 
 impl HelperWakeup {
-    /// The application begins to poll the shard.
+    /// The application begins to poll the shard, in this thread.
     #[inline]
-    pub fn on_app_poll(&self) {
-        self.app_polled_at.store(POLLING, Ordering::Relaxed);
+    pub fn on_app_poll(&self, thread: u32) {
+        self.app_polls.at.store(POLLING, Ordering::Relaxed);
+        self.app_polls.thread.store(thread, Ordering::Relaxed);
+    }
+
+    /// Thread in which the application polled last.
+    pub fn app_thread(&self) -> u32 {
+        self.app_polls.thread.load(Ordering::Relaxed)
     }
 
     /// The application has polled the shard.
     #[inline]
     pub fn on_app_polled(&self, now_ns: u64) {
-        self.app_polled_at.store(now_ns, Ordering::Relaxed);
+        self.app_polls.at.store(now_ns, Ordering::Relaxed);
     }
 
     /// Nanoseconds since the application last polled, 0 while it polls; `u64::MAX` if it has handed
     /// over since.
     pub fn app_idle_ns(&self, now_ns: u64) -> u64 {
-        match self.app_polled_at.load(Ordering::Relaxed) {
+        match self.app_polls.at.load(Ordering::Relaxed) {
             0 => u64::MAX,
             driven => now_ns.saturating_sub(driven),
         }
+    }
+
+    /// True if the application has handed over since its last poll.
+    pub fn is_handed_over(&self) -> bool {
+        self.app_polls.at.load(Ordering::Relaxed) == 0
     }
 
     /// The application's poll found something to do.
@@ -149,7 +171,7 @@ impl HelperWakeup {
 
     /// The application stops polling: it sleeps until the shard has something for it.
     pub fn on_app_sleep(&self) {
-        self.app_polled_at.store(0, Ordering::Relaxed);
+        self.app_polls.at.store(0, Ordering::Relaxed);
         self.wake_from(HelperState::Standby);
     }
 
@@ -389,9 +411,9 @@ mod proofs {
             let wakeup = Arc::new(HelperWakeup::default());
             wakeup.on_app_polled(7);
             let helper = helper(&wakeup, |wakeup| {
-                let has_stopped = || wakeup.app_idle_ns(8) == u64::MAX;
-                while !has_stopped() {
-                    wakeup.sleep(HelperState::Standby, has_stopped, thread::park);
+                let is_over = || wakeup.is_handed_over();
+                while !is_over() {
+                    wakeup.sleep(HelperState::Standby, is_over, thread::park);
                 }
             });
             wakeup.on_app_sleep();

@@ -10,7 +10,7 @@ use crate::poller::HelperPolicy;
 use crate::shard::Shard;
 use crate::shard::bed::{Bed, InterruptSleep};
 use crate::shard::helper_schedule::{HelperSchedule, Step};
-use crate::threads::{Spinner, YieldBackoff, timer_slack};
+use crate::threads::{PreemptedThread, Spinner, YieldBackoff, thread_id, timer_slack};
 
 /// Time between two looks of a helper on standby at the time of the application's last poll, in
 /// nanoseconds. Each takes the cache line from the application.
@@ -35,8 +35,9 @@ pub(crate) fn run_helper(
     let mut schedule = HelperSchedule::new(shard.now().as_nanos(), policy, bed.has_interrupt());
     let mut yields = YieldBackoff::new(shard.now());
     let mut spinner = Spinner::new();
+    let mut preempted = PreemptedThread::default();
     while !stop.load(Ordering::Relaxed) && !shard.has_ended() {
-        match shard.helper_step(&mut schedule) {
+        match shard.helper_step(&mut schedule, &mut preempted) {
             Step::Poll => {
                 let busy = shard.poll();
                 let now = shard.now();
@@ -71,7 +72,7 @@ impl Shard {
     #[inline(never)]
     pub(super) fn drive_beside_helper(&self) -> bool {
         let mut now = self.clock.now();
-        self.helper_wakeup.on_app_poll();
+        self.helper_wakeup.on_app_poll(thread_id());
         let busy = self.poll();
         if busy {
             // It may have lasted longer than the time after which a helper takes over.
@@ -87,9 +88,13 @@ impl Shard {
     }
 
     /// Returns the next action of the helper.
-    fn helper_step(&self, schedule: &mut HelperSchedule) -> Step {
+    fn helper_step(&self, schedule: &mut HelperSchedule, preempted: &mut PreemptedThread) -> Step {
         let now = self.clock.now().as_nanos();
-        let idle = self.helper_wakeup.app_idle_ns(now);
+        let mut idle = self.helper_wakeup.app_idle_ns(now);
+        // A preempted application polls on when it runs, and needs a core for that.
+        if schedule.takes_over(now, idle) && preempted.is(self.helper_wakeup.app_thread()) {
+            idle = 0;
+        }
         schedule.on_app_busy(self.helper_wakeup.app_busy_at());
         schedule.next(now, idle, self.helper_wakeup.waiters())
     }
@@ -124,12 +129,9 @@ impl Shard {
         {
             running.demote_all(&self.doorbells);
         }
-        let takeover_ns = schedule.policy().takeover_ns;
         let reason = || match rest {
             HelperState::Awake => true,
-            HelperState::Standby => {
-                self.helper_wakeup.app_idle_ns(self.clock.now().as_nanos()) > takeover_ns
-            }
+            HelperState::Standby => self.helper_wakeup.is_handed_over(),
             HelperState::ShortSleep => self.has_posted_work(),
             HelperState::LongSleep => {
                 self.has_posted_work()
