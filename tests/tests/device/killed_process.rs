@@ -72,11 +72,12 @@ impl Other {
 }
 
 /// Accepts a connection of the other process, with a receive posted.
-fn accept(stack: &Stack, listener: &Listener) -> Qp {
+fn accept(stack: &Stack, listener: &Listener, other: &Running) -> Qp {
     let qp = stack.create_qp();
     let mr = stack.alloc_mr(64, Access::LOCAL_WRITE);
     post_recv(&qp, 7, mr.sge(0, 64));
-    let request = listener.accept_timeout(TIMEOUT).expect("the other process");
+    let request = listener.accept_timeout(TIMEOUT);
+    let request = request.unwrap_or_else(|| panic!("no request: {}", other.output().unwrap()));
     request.accept(&qp, ConnParam::new()).unwrap();
     qp.wait_established(TIMEOUT).unwrap();
     qp
@@ -115,7 +116,7 @@ fn clients_are_killed(link: Link, name: &str) {
     let listener = stack.context.listen(PORT, 1).unwrap();
     for _ in 0..3 {
         let other = others.start(name, false);
-        let qp = accept(&stack, &listener);
+        let qp = accept(&stack, &listener, &other);
         let took = kill(&stack, &qp, other);
         println!("{link:?}: noticed after {took:?}");
         assert_eq!(stack.context.connection_count(), 0);
