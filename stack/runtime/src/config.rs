@@ -56,10 +56,10 @@ pub enum DriveMode {
     /// [`Config::cores`].
     Dedicated,
     /// The application's polling calls. When there have been none for 20 us, or immediately when a
-    /// call sleeps, a helper thread takes over: after a time of polling later, by as much, 1 ms at
-    /// most. While there is nothing to do it sleeps: on `tap`, `af_packet`, `virtio-user` and cards
-    /// with receive interrupts until a frame or a post arrives or a timer expires. An idle context
-    /// then uses no processor time worth mentioning.
+    /// call sleeps, a helper thread takes over: after a time of polling later, by a sixteenth of
+    /// it, 4 ms at most. While there is nothing to do it sleeps: on `tap`, `af_packet`,
+    /// `virtio-user` and cards with receive interrupts until a frame or a post arrives or a timer
+    /// expires. An idle context then uses no processor time worth mentioning.
     ///
     /// Other ports have no interrupt: the helper polls every 50 us. The interval grows to 1 ms
     /// after 20 ms without traffic, or after 2 s while a thread sleeps on the context, a completion

@@ -191,7 +191,7 @@ impl Shard {
 
     /// Polls once more: a frame that arrived before raises no interrupt. Then calls `has_result`.
     pub(super) fn look_before_sleep(&self, has_result: impl FnOnce() -> bool) -> LastLook {
-        match self.try_poll() {
+        match self.try_poll(self.clock.now()) {
             Polled::Idle => {}
             Polled::Busy => return LastLook::Busy,
             // Its poll may have begun before the interrupt was enabled.

@@ -7,9 +7,9 @@ use ferrowarp_lockfree::helper_wakeup::HelperState;
 
 use crate::device::RxInterrupt;
 use crate::poller::HelperPolicy;
-use crate::shard::Shard;
 use crate::shard::bed::{Bed, InterruptSleep};
 use crate::shard::helper_schedule::{HelperSchedule, Step};
+use crate::shard::{Polled, Shard};
 use crate::threads::{PreemptedThread, Spinner, YieldBackoff, thread_id, timer_slack};
 
 /// Time between two looks of a helper on standby at the time of the application's last poll, in
@@ -73,7 +73,7 @@ impl Shard {
     pub(super) fn drive_beside_helper(&self) -> bool {
         let mut now = self.clock.now();
         self.helper_wakeup.on_app_poll(thread_id());
-        let busy = self.poll();
+        let busy = self.try_poll(now) == Polled::Busy;
         if busy {
             // It may have lasted longer than the time after which a helper takes over.
             now = self.clock.now();

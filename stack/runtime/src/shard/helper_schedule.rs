@@ -4,9 +4,8 @@
 //! The first state whose condition holds applies:
 //!
 //! - Standby, while the application polls: spins for [`STANDBY_SPIN_NS`], or in mode `Hot` for the
-//!   hot time after traffic; then sleeps of [`STANDBY_SLEEP_MIN`] that double, to at most
-//!   [`STANDBY_SLEEP_MAX`]. So an application that falls silent waits for the helper no longer than
-//!   it has polled before.
+//!   hot time after traffic; then sleeps for 1 / [`STANDBY_SHARE`] of the time for which it has
+//!   polled. An application that falls silent waits for the helper no longer than that.
 //! - Polling, for [`SPIN_NS`] after traffic or a new wait, for the hot time after traffic, and once
 //!   after each sleep.
 //! - If the port has a receive interrupt: a sleep until that, or the next timer. After an interrupt
@@ -52,10 +51,12 @@ const NEW_WAITER_NS: u64 = 100_000_000;
 /// First long sleep; each further one is twice as long, up to the maximum.
 const LONG_SLEEP_MIN: Duration = Duration::from_micros(100);
 const LONG_SLEEP_MAX: Duration = Duration::from_millis(1);
-/// First sleep in standby; each further one is twice as long, up to the maximum: each takes some
-/// microseconds from the application where both share a core.
+/// A sleep in standby lasts for the time for which the application has polled, divided by this.
+const STANDBY_SHARE: u32 = 16;
+/// Bounds of such a sleep. Each look after one takes up to 20 us from the application where both
+/// share a core. Peers that wait for an acknowledgment send again after 5 ms, or later.
 const STANDBY_SLEEP_MIN: Duration = Duration::from_micros(20);
-const STANDBY_SLEEP_MAX: Duration = Duration::from_millis(1);
+const STANDBY_SLEEP_MAX: Duration = Duration::from_millis(4);
 
 /// Next action of the helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +91,6 @@ pub(crate) struct HelperSchedule {
     polled_idle: bool,
     /// Start of the standby state, if the application polls.
     standby_since: Option<u64>,
-    standby_sleep: Duration,
     /// The application had stopped polling at the last look.
     is_taking_over: bool,
     /// It will not poll before it wakes up.
@@ -112,7 +112,6 @@ impl HelperSchedule {
             wait_seq: 0,
             polled_idle: false,
             standby_since: None,
-            standby_sleep: STANDBY_SLEEP_MIN,
             is_taking_over: false,
             is_handed_over: false,
             long_sleep: LONG_SLEEP_MIN,
@@ -138,7 +137,6 @@ impl HelperSchedule {
             return Step::Spin;
         }
         self.standby_since = None;
-        self.standby_sleep = STANDBY_SLEEP_MIN;
         let quiet = now.saturating_sub(self.busy_at);
         let waited = now.saturating_sub(self.wait_began_at);
         if !self.polled_idle || quiet.min(waited) < SPIN_NS || self.is_hot(now) {
@@ -237,13 +235,13 @@ impl HelperSchedule {
 
     fn standby(&mut self, now: u64) -> Step {
         let since = *self.standby_since.get_or_insert(now);
-        if now.saturating_sub(since) <= STANDBY_SPIN_NS || self.is_hot(now) {
+        let polled = Duration::from_nanos(now.saturating_sub(since));
+        if polled <= Duration::from_nanos(STANDBY_SPIN_NS) || self.is_hot(now) {
             return Step::Spin;
         }
         // The application's polls count as traffic.
         self.on_traffic(now);
-        let sleep = self.standby_sleep;
-        self.standby_sleep = (sleep * 2).min(STANDBY_SLEEP_MAX);
+        let sleep = (polled / STANDBY_SHARE).clamp(STANDBY_SLEEP_MIN, STANDBY_SLEEP_MAX);
         Step::Sleep(HelperState::Standby, sleep)
     }
 }

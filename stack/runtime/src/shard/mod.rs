@@ -179,11 +179,12 @@ impl Shard {
     /// One poll, unless the lock is held. True if it found anything to do.
     #[inline]
     pub(crate) fn poll(&self) -> bool {
-        self.try_poll() == Polled::Busy
+        self.try_poll(self.clock.now()) == Polled::Busy
     }
 
+    /// One poll at the time `now`.
     #[inline(always)]
-    fn try_poll(&self) -> Polled {
+    fn try_poll(&self, now: Instant) -> Polled {
         if is_child() {
             return Polled::Not;
         }
@@ -195,7 +196,6 @@ impl Shard {
         let Ok(running) = engine.as_mut() else {
             return Polled::Not;
         };
-        let now = self.clock.now();
         // A defect of the stack unwinds no thread of the application, and ends no polling thread
         // silently.
         let poll = || {

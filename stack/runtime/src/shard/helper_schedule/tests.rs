@@ -148,7 +148,8 @@ fn helper_takes_over_when_the_application_stops_polling() {
                 Step::Sleep(_, limit) => now += u64::try_from(limit.as_nanos()).unwrap(),
             }
         }
-        let latest = (TAKEOVER_NS + polled).min(nanos(STANDBY_SLEEP_MAX)) + 2_000;
+        let share = nanos(STANDBY_SLEEP_MIN) + now / u64::from(STANDBY_SHARE);
+        let latest = TAKEOVER_NS + share.min(nanos(STANDBY_SLEEP_MAX)) + 2_000;
         assert!(now - silent_since <= latest, "{polled}: {} ns", now - silent_since);
     }
 }
