@@ -14,6 +14,8 @@ is_root() { [ "$(id -u)" -eq 0 ]; }
 scratch=
 hugepages_file=/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages
 hugepages_before=
+haltpoll=/sys/module/haltpoll/parameters
+haltpoll_before=()
 
 # Creates a folder for this run, removed at exit. Temporary files and DPDK's runtime folders of all
 # programs started from here on lie in it too, so that leftovers of other runs elsewhere do not
@@ -53,6 +55,10 @@ cleanup() {
     if [ -n "$hugepages_before" ]; then
         printf '%s' "$hugepages_before" >"$hugepages_file" || true
     fi
+    local setting
+    for setting in "${haltpoll_before[@]}"; do
+        printf '%s' "${setting#*=}" >"$haltpoll/${setting%%=*}" || true
+    done
     [ -z "$scratch" ] || rm -rf -- "$scratch"
     exit "$status"
 }
@@ -312,6 +318,20 @@ build_counted_programs() {
         # One of an earlier build would run earlier code.
         rm -f "${CARGO_TARGET_DIR:-target}/release/verbs-cost"
     fi
+}
+
+# --- Idle cores ---------------------------------------------------------------------------------
+
+# Has idle cores poll for two seconds before they halt, where the kernel can do that; the old values
+# are restored at exit. The host may wake a virtual core that has halted elsewhere, with another
+# distance to the other cores.
+keep_cores_awake() {
+    local name
+    is_root && [ -w "$haltpoll/guest_halt_poll_ns" ] || return 0
+    for name in guest_halt_poll_ns guest_halt_poll_grow_start; do
+        haltpoll_before+=("$name=$(cat "$haltpoll/$name")")
+        printf 2000000000 >"$haltpoll/$name"
+    done
 }
 
 # --- Hugepages ----------------------------------------------------------------------------------

@@ -8,11 +8,12 @@
 //! - [`c_programs`]: programs of ours in C, each with a list of checks.
 //! - [`matrix`]: all cases.
 //! - [`run`]: runs cases.
-//! - [`speed`]: perftest and `iwperf` in pairs.
+//! - [`speed`]: perftest and `iwperf` in pairs, while the [`core_distance`] stays the same.
 
 pub mod c_programs;
 pub mod case;
 pub mod cm_programs;
+pub mod core_distance;
 pub mod guest;
 pub mod matrix;
 pub mod peers;
