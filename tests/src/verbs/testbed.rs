@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::interop::case::failure;
 use crate::interop::guest::GuestKind;
-use crate::interop::testbed::{self, last_line, program_error};
+use crate::interop::testbed::{self, program_error};
 use crate::process::{ProcessResult, Running, TempDir, program, temp_dir};
 use crate::verbs::case::CASE_TIMEOUT;
 
@@ -286,11 +286,12 @@ pub fn expect_success(line: &str, result: ProcessResult) -> io::Result<String> {
 }
 
 /// At its end rping destroys the event channel that its other thread reads: that thread may exit
-/// with this error before the program does with 0, also over cards.
+/// with this error before the program does with 0, also over cards. What the program had still to
+/// print follows it.
 fn is_teardown_of_rping(line: &str, result: &ProcessResult) -> bool {
     line.contains("rping")
         && result.status.and_then(|status| status.code()) == Some(255)
-        && last_line(&result.output).starts_with("rdma_get_cm_event: ")
+        && result.output.lines().any(|line| line.starts_with("rdma_get_cm_event: "))
 }
 
 /// Expects a text in an output.
