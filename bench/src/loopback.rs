@@ -237,7 +237,8 @@ impl Device for LoopDevice {
     fn receive(&mut self, burst: &mut Vec<LoopFrame>, max: usize) -> usize {
         let mut inbound = lock(&self.rx_queue);
         let count = inbound.len().min(max);
-        burst.extend(inbound.drain(..count));
+        // One by one: the drop of a drain would be a function that is not the harness's by name.
+        burst.extend((0..count).filter_map(|_| inbound.pop_front()));
         self.frames.received.fetch_add(count as u64, Ordering::Relaxed);
         count
     }
