@@ -22,7 +22,7 @@ use ferrowarp_proto::verbs::wc::{Completions, CqId, QpId, Wc, WcStatus};
 use ferrowarp_proto::verbs::wr::Sge;
 
 use crate::loopback::{self, LoopDevice};
-use crate::workload::{Transfer, Workload, payload};
+use crate::workload::{SINK, SOURCE, Transfer, Workload, payload};
 
 const PORT: u16 = 18515;
 const PD: u32 = 1;
@@ -155,6 +155,9 @@ impl EnginePair {
             // The initiator, which is the source, has to send first (RFC 5044 section 7.1.2).
             self.transfer(Transfer::Write, 1);
         }
+        if transfer == Transfer::PingPong && self.transfer != transfer {
+            self.post_recv(1 - transfer.poster(self.posted), self.posted);
+        }
         self.transfer = transfer;
         let [segments, acks] = self.frames();
         let target = self.posted + count;
@@ -175,65 +178,82 @@ impl EnginePair {
     /// profile separates the two ends.
     #[inline(never)]
     fn poll_source(&mut self, target: u64) -> bool {
-        let posts = self.transfer != Transfer::Read;
-        if posts {
+        if self.transfer.poster(self.posted) == SOURCE {
             self.post_up_to(target);
         }
         let worked = self.source.engine.drive(self.now);
-        self.completed += self.source.poll_completions(posts);
+        self.completed += self.source.poll_completions(self.transfer);
         worked
     }
 
-    /// One step of the sink, which posts Reads alone.
+    /// One step of the sink, which posts Reads and answers.
     #[inline(never)]
     fn poll_sink(&mut self, target: u64) -> bool {
-        let posts = self.transfer == Transfer::Read;
-        if posts {
+        if self.transfer.poster(self.posted) == SINK {
             self.post_up_to(target);
         }
         let worked = self.sink.engine.drive(self.now);
-        self.completed += self.sink.poll_completions(posts);
+        self.completed += self.sink.poll_completions(self.transfer);
         worked
     }
 
     /// Posts as the runtime does: requests are written to the send queue, then taken at once.
     #[inline]
     fn post_up_to(&mut self, target: u64) {
-        let depth = self.workload.depth as u64;
+        let depth = self.transfer.depth(self.workload.depth);
+        let (poster, sends) = (self.transfer.poster(self.posted), self.workload.depth);
         let outstanding = self.posted - self.completed;
         let count = (depth - outstanding).min(target - self.posted);
         if count == 0 {
             return;
         }
         for _ in 0..count {
-            self.post();
+            self.post(poster);
         }
-        let end = if self.transfer == Transfer::Read { &mut self.sink } else { &mut self.source };
+        let end = self.end_mut(poster);
         end.sq.publish();
-        end.engine.take_sends(end.qp, self.workload.depth);
+        end.engine.take_sends(end.qp, sends);
     }
 
-    fn post(&mut self) {
-        let size = self.workload.size;
-        let slot = u32::try_from(self.posted % u64::from(self.slot_count)).expect("below a u32");
-        let addr = u64::from(slot * size);
-        let [from, to] =
-            [&self.source, &self.sink].map(|end| Sge { addr, len: size, lkey: end.stag });
+    fn post(&mut self, poster: usize) {
+        let [from, to] = self.slots(self.posted);
         let (wr_id, flags) = (self.posted, SendFlags::SIGNALED);
         let at = |remote: Sge| WqeHead { wr_id, flags, stag: remote.lkey, remote: remote.addr };
         let posted = match self.transfer {
             Transfer::Write => self.source.sq.post(WqeOpcode::Write, &at(to), from.into()),
-            Transfer::Send => {
-                let received = self.sink.rq.post(wr_id, &[to]);
-                received.expect("fewer outstanding than slots");
-                self.sink.rq.publish();
+            Transfer::Send | Transfer::PingPong => {
+                // Of the message itself, or of its answer.
+                match self.transfer {
+                    Transfer::PingPong => self.post_recv(poster, wr_id + 1),
+                    _ => self.post_recv(SINK, wr_id),
+                }
                 let head = WqeHead { wr_id, flags, ..WqeHead::default() };
-                self.source.sq.post(WqeOpcode::Send, &head, from.into())
+                let payload = [from, to][poster].into();
+                self.end_mut(poster).sq.post(WqeOpcode::Send, &head, payload)
             }
             Transfer::Read => self.sink.sq.post(WqeOpcode::Read, &at(from), to.into()),
         };
         posted.expect("fewer outstanding than slots");
         self.posted += 1;
+    }
+
+    /// Returns the slots of a message at source and sink.
+    fn slots(&self, number: u64) -> [Sge; 2] {
+        let len = self.workload.size;
+        let addr = self.transfer.slot(number) % u64::from(self.slot_count) * u64::from(len);
+        [&self.source, &self.sink].map(|end| Sge { addr, len, lkey: end.stag })
+    }
+
+    /// Posts a receive of a message, into its slot.
+    fn post_recv(&mut self, at: usize, number: u64) {
+        let slot = self.slots(number)[at];
+        let end = self.end_mut(at);
+        end.rq.post(number, &[slot]).expect("fewer outstanding than slots");
+        end.rq.publish();
+    }
+
+    fn end_mut(&mut self, at: usize) -> &mut Endpoint {
+        if at == SINK { &mut self.sink } else { &mut self.source }
     }
 
     fn frames(&self) -> [u64; 2] {
@@ -242,7 +262,7 @@ impl EnginePair {
 
     /// True if the bytes written to the sink so far equal those of the source.
     pub fn is_verified(&self) -> bool {
-        let slots = self.completed.min(u64::from(self.slot_count));
+        let slots = self.transfer.slot(self.completed).min(u64::from(self.slot_count));
         let len = usize::try_from(slots * u64::from(self.workload.size)).expect("in memory");
         self.sink.arena.0.read(0, len) == self.source.arena.0.read(0, len)
     }
@@ -274,13 +294,13 @@ impl Endpoint {
         Self { engine, arena, stag, qp, sq, rq }
     }
 
-    /// Polls all completions; returns the number of those of requests, if the end `posts` them.
+    /// Polls all completions; returns the number of messages that they end.
     #[inline]
-    fn poll_completions(&mut self, posts: bool) -> u64 {
+    fn poll_completions(&mut self, transfer: Transfer) -> u64 {
         let mut count = 0;
         while let Some(wc) = self.engine.completions_mut().entries.pop_front() {
             assert_eq!(wc.status, WcStatus::Success, "{wc:?}");
-            count += u64::from(posts);
+            count += u64::from(transfer.is_ended_by(wc.opcode));
         }
         self.engine.publish_retired(self.qp);
         count

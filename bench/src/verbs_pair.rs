@@ -5,6 +5,7 @@
 //! the queue is empty, and posts a request for each that has completed, with one doorbell for all.
 
 mod crowd;
+pub mod single;
 
 use std::net::SocketAddr;
 use std::ops::Range;

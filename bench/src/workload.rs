@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use clap::ArgAction;
 use ferrowarp_proto::device::ChecksumMode;
 use ferrowarp_proto::tcp::EcnMode;
+use ferrowarp_proto::verbs::wc::WcOpcode;
 
 /// Operation that moves the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -15,6 +16,47 @@ pub enum Transfer {
     Send,
     /// RDMA Reads, posted by the sink.
     Read,
+    /// Sends, posted by source and sink in turn: each answers the one before.
+    PingPong,
+}
+
+/// Index of the end at which transfers begin.
+pub const SOURCE: usize = 0;
+/// Index of the other end.
+pub const SINK: usize = 1;
+
+impl Transfer {
+    /// Returns the end that posts the message of this number.
+    #[inline]
+    pub const fn poster(self, number: u64) -> usize {
+        match self {
+            Self::Write | Self::Send => SOURCE,
+            Self::Read => SINK,
+            Self::PingPong => match number % 2 {
+                0 => SOURCE,
+                _ => SINK,
+            },
+        }
+    }
+
+    /// Returns the slot of the message of this number; an answer is sent from the slot of the
+    /// message that it answers, and to the same slot.
+    #[inline]
+    pub const fn slot(self, number: u64) -> u64 {
+        if matches!(self, Self::PingPong) { number / 2 } else { number }
+    }
+
+    /// Returns the limit of outstanding messages.
+    #[inline]
+    pub const fn depth(self, depth: usize) -> u64 {
+        if matches!(self, Self::PingPong) { 1 } else { depth as u64 }
+    }
+
+    /// True if a completion ends a message: the answer may be posted, or the next message.
+    #[inline]
+    pub const fn is_ended_by(self, opcode: WcOpcode) -> bool {
+        matches!(opcode, WcOpcode::Recv) == matches!(self, Self::PingPong)
+    }
 }
 
 /// Parameters of the messages and of the link; also options of the programs that run them.

@@ -313,10 +313,10 @@ build_counted_programs() {
     local build=(cargo build --locked --release -p ferrowarp-bench --no-default-features)
     "${build[@]}" --features core --bin core-cost --bin instructions
     if has_dpdk; then
-        "${build[@]}" --features runtime --bin verbs-cost
+        "${build[@]}" --features runtime --bin verbs-cost --bin verbs-single-cost
     else
-        # One of an earlier build would run earlier code.
-        rm -f "${CARGO_TARGET_DIR:-target}/release/verbs-cost"
+        # Those of an earlier build would run earlier code.
+        rm -f "${CARGO_TARGET_DIR:-target}"/release/verbs{,-single}-cost
     fi
 }
 

@@ -8,6 +8,7 @@ use std::sync::{PoisonError, RwLock};
 use clap::{Parser as _, ValueEnum as _};
 use ferrowarp_bench::engine_pair::EnginePair;
 use ferrowarp_bench::verbs_pair::VerbsPair;
+use ferrowarp_bench::verbs_pair::single::SinglePair;
 use ferrowarp_bench::workload::{Transfer, Workload};
 use ferrowarp_tests::{netns, process, skip, skip_without};
 use serde_json::Value;
@@ -54,6 +55,19 @@ fn writes_verify_for_all_workloads() {
             assert!(pair.write(40) > 0);
             pair.drain();
             assert!(pair.is_verified(), "bytes differ: {plain} {link}");
+        }
+    }
+}
+
+#[test]
+fn single_messages_verify() {
+    for options in [SINGLE, LARGE] {
+        for transfer in [Transfer::PingPong, Transfer::Read] {
+            let mut pair = SinglePair::connect(workload(options)).expect("a connection");
+            for count in [3, 40] {
+                assert!(pair.transfer(transfer, count).expect("a known transfer") > 0);
+                assert!(pair.is_verified(), "bytes differ: {options}, {transfer:?}");
+            }
         }
     }
 }

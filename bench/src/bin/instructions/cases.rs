@@ -32,7 +32,7 @@ pub(crate) const IDLE_POLL: &str = "poll without work";
 pub(crate) const CROWDED_POLL: &str = "poll without work, 21,000 queues";
 
 /// Returns all cases: bulk, packed and single Writes, plain and with ECN, IPv6 or software
-/// checksums; for bulk alone Sends, Reads and a few links.
+/// checksums; for bulk and single ones Sends and Reads; for bulk alone a few links.
 pub(crate) fn all() -> Vec<Case> {
     let case = |name: &str, options: &'static str, count| Case {
         name: name.to_owned(),
@@ -40,12 +40,16 @@ pub(crate) fn all() -> Vec<Case> {
         count,
         unit: SEGMENT,
         is_variant: false,
-        programs: &Program::ALL,
+        programs: &[Program::Core, Program::Verbs],
         turn: None,
         traced: None,
     };
     let core = |name, options| Case { programs: &[Program::Core], ..case(name, options, 60) };
     let verbs = |name, options| Case { programs: &[Program::Verbs], ..case(name, options, 1000) };
+    let single = |name, options| Case {
+        programs: &[Program::Core, Program::VerbsSingle],
+        ..case(name, options, 2000)
+    };
     let write = |name, options, count| Case { unit: "Write", ..case(name, options, count) };
     // The longest traces begin.
     let mains = [
@@ -73,6 +77,14 @@ pub(crate) fn all() -> Vec<Case> {
         core("64 KiB, MTU 1500, no timestamps", "--no-timestamps"),
         case("64 KiB, MTU 1500, no CRC", "--no-crc", 60),
         case("64 KiB, MTU 9000", "--mtu 9000", 60),
+        Case {
+            unit: "Send",
+            ..single("64 bytes, ping-pong of Sends", "--size 64 --depth 1 --transfer ping-pong")
+        },
+        Case {
+            unit: "Read",
+            ..single("64 bytes, one Read at a time", "--size 64 --depth 1 --transfer read")
+        },
     ];
     let variants = mains.iter().flat_map(|main| {
         [("ECN", "--ecn"), ("IPv6", "--ipv6"), ("checksums", "--software-checksums")].map(

@@ -1,4 +1,4 @@
-//! Instructions per segment and per RDMA Write, of the protocol core and from post to polled
+//! Instructions per segment and per short message, of the protocol core and from post to polled
 //! completion, by callgrind: each workload runs twice with different counts, and the difference
 //! over the difference of the counts is the cost. Cache lines of state per train, by lackey.
 
@@ -19,7 +19,7 @@ use clap::Parser;
 use crate::measure::{Program, Setup};
 
 #[derive(Parser)]
-#[command(about = "Instructions per segment and per RDMA Write, and lines of state per train")]
+#[command(about = "Instructions per segment and per short message, and lines of state per train")]
 struct Options {
     /// Keeps callgrind's files in this folder
     #[arg(long)]

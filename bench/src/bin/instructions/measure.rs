@@ -19,15 +19,18 @@ pub(crate) enum Program {
     Core,
     /// From post to polled completion.
     Verbs,
+    /// The same with one message at a time, other than Writes.
+    VerbsSingle,
 }
 
 impl Program {
-    pub(crate) const ALL: [Self; 2] = [Self::Core, Self::Verbs];
+    pub(crate) const ALL: [Self; 3] = [Self::Core, Self::Verbs, Self::VerbsSingle];
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Core => "core-cost",
             Self::Verbs => "verbs-cost",
+            Self::VerbsSingle => "verbs-single-cost",
         }
     }
 
@@ -35,7 +38,7 @@ impl Program {
     pub(crate) const fn measure(self) -> &'static str {
         match self {
             Self::Core => "core",
-            Self::Verbs => "post to completion",
+            Self::Verbs | Self::VerbsSingle => "post to completion",
         }
     }
 }
@@ -44,7 +47,7 @@ impl Program {
 pub(crate) struct Measured {
     pub(crate) case: Case,
     /// Instructions, by program in the order of [`Program::ALL`].
-    pub(crate) costs: [Option<Profile>; 2],
+    pub(crate) costs: [Option<Profile>; 3],
     pub(crate) lines: Option<Lines>,
 }
 
@@ -92,7 +95,7 @@ impl Setup {
     fn measure(&self, case: Case) -> Result<Measured> {
         let has_verbs = self.programs.join(Program::Verbs.name()).exists();
         let lines = (has_verbs && case.traced.is_some()).then(|| self.lines(&case)).transpose()?;
-        let mut costs = [None, None];
+        let mut costs = [None, None, None];
         for &program in case.programs {
             if program == Program::Core || has_verbs {
                 costs[program as usize] = Some(self.cost(program, &case)?);

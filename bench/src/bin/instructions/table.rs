@@ -47,8 +47,8 @@ pub(crate) fn figures(measured: &[Measured]) -> Vec<Figure> {
 }
 
 pub(crate) fn format(figures: &[Figure]) -> String {
-    let head = "# Instructions of both ends per segment or per Write, and cache lines of state per \
-                train. Written by bench/instructions --write.\n";
+    let head = "# Instructions of both ends per segment or per message, and cache lines of state \
+                per train. Written by bench/instructions --write.\n";
     let line = |(name, value): &Figure| {
         let digits = usize::from(name.starts_with(LINES));
         format!("{name}\t{value:.digits$}\n")
