@@ -33,7 +33,8 @@ pub(crate) enum Place {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Test {
     pub(crate) name: &'static str,
-    pub(crate) mtu: u16,
+    /// `None`: the default of the program.
+    pub(crate) mtu: Option<u16>,
     pub(crate) size: u64,
     pub(crate) options: Vec<String>,
     /// Method of the TCP and IP checksums that the report has to name.
@@ -70,7 +71,7 @@ impl Iwperf {
         for file in [&json, &socket] {
             let _ = fs::remove_file(file);
         }
-        let mtu = test.mtu.to_string();
+        let mtu = test.mtu.map_or_else(Vec::new, |mtu| vec!["--mtu".to_owned(), mtu.to_string()]);
         let list =
             |cores: &[usize]| cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
         let mut client = Command::new(&self.program);
@@ -98,7 +99,7 @@ impl Iwperf {
                     )
                 };
                 let mut command = Command::new(&self.program);
-                command.args(["server", "--once", "--mtu", &mtu]).args(of_end(0).split(' '));
+                command.args(["server", "--once"]).args(&mtu).args(of_end(0).split(' '));
                 let mut started = Running::start(&mut command, self.scratch.join("server.log"))?;
                 let is_ready = || socket.exists();
                 started
@@ -108,7 +109,7 @@ impl Iwperf {
                 client.args([test.name, ADDRESSES[0]]).args(of_end(1).split(' '));
             }
         }
-        client.args(["--mtu", &mtu, "--size", &test.size.to_string()]);
+        client.args(&mtu).args(["--size", &test.size.to_string()]);
         client.args(["--duration", &seconds.to_string()]).arg("--json").arg(&json);
         client.args(&test.options);
         finish(Running::start(&mut client, self.scratch.join("client.log"))?, limit)?;

@@ -101,6 +101,8 @@ enum Command {
     Testpmd,
     /// iwperf over vhost-user next to iwperf over memif
     Vhost,
+    /// Two processes over memif next to the kernel's TCP, UCX, and other MTUs
+    Processes,
     /// Our TCP next to the kernel's over emulated links
     TcpVsKernel(cases::tcp_vs_kernel::Options),
     /// UCX, libfabric, iperf3, sockperf, smoltcp and Linux's siw
@@ -130,6 +132,11 @@ fn main() -> Result<ExitCode> {
         }
         Command::Testpmd => (&cases::testpmd::CASE, cases::testpmd::groups(&setup)?),
         Command::Vhost => (&cases::vhost::CASE, cases::vhost::groups(&setup)?),
+        Command::Processes => {
+            let (groups, about) = cases::processes::groups(&setup)?;
+            notes = about;
+            (&cases::processes::CASE, groups)
+        }
         Command::TcpVsKernel(own) => {
             (&cases::tcp_vs_kernel::CASE, cases::tcp_vs_kernel::groups(&setup, own)?)
         }

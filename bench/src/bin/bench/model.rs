@@ -71,7 +71,9 @@ impl Kind {
 pub(crate) enum Limit {
     AtLeast(f64),
     AtMost(f64),
-    /// Upper limit that each sample keeps, not only their median: a rule, or a single measurement.
+    /// Limits that each sample keeps, not only their median: a rule, or a single measurement.
+    EachAtLeast(f64),
+    /// As [`Self::EachAtLeast`].
     EachAtMost(f64),
 }
 
@@ -94,13 +96,12 @@ impl Row {
     pub(crate) fn kept(&self) -> Option<&'static str> {
         let (limit, judged) = (self.limit?, self.judged());
         let MedianInterval { low, high, coverage, .. } = MedianInterval::of(&judged)?;
+        let rule = |is_kept| Some(if is_kept { "yes" } else { "no" });
         let (is_kept, is_broken) = match limit {
             Limit::AtLeast(limit) => (low >= limit, high < limit),
             Limit::AtMost(limit) => (high <= limit, low > limit),
-            Limit::EachAtMost(limit) => {
-                let is_kept = judged.iter().all(|&value| value <= limit);
-                return Some(if is_kept { "yes" } else { "no" });
-            }
+            Limit::EachAtLeast(limit) => return rule(judged.iter().all(|&value| value >= limit)),
+            Limit::EachAtMost(limit) => return rule(judged.iter().all(|&value| value <= limit)),
         };
         Some(match (is_kept, is_broken) {
             (true, _) if coverage >= COVERAGE_MIN => "yes",
@@ -167,6 +168,7 @@ pub(crate) mod tests {
         assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.8)), Some("yes"));
         assert_eq!(kept([0.70, 0.75, 0.8], Limit::AtMost(0.6)), Some("no"));
         assert_eq!(kept([0.1, 0.2, 1.1], Limit::EachAtMost(1.0)), Some("no"));
+        assert_eq!(kept([0.7, 0.9, 1.0], Limit::EachAtLeast(0.75)), Some("no"));
         // Three values give no interval of 95 %.
         assert_eq!(row(&[0.8; 3], 1.0, Some(Limit::AtLeast(0.7))).kept(), Some("open"));
         assert_eq!(row(&[0.8], 1.0, Some(Limit::EachAtMost(1.0))).kept(), Some("yes"));

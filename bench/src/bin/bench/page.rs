@@ -61,6 +61,7 @@ fn table(text: &mut String, rows: &[Row]) {
             cells.push(row.limit.map_or_else(String::new, |limit| match limit {
                 Limit::AtLeast(value) => format!("at least {value}"),
                 Limit::AtMost(value) => format!("at most {value}"),
+                Limit::EachAtLeast(value) => format!("each at least {value}"),
                 Limit::EachAtMost(value) => format!("each at most {value}"),
             }));
             cells.push(row.kept().unwrap_or_default().to_owned());

@@ -7,6 +7,7 @@ pub(crate) mod loss;
 mod lossy_port;
 pub(crate) mod one_end;
 pub(crate) mod peers;
+pub(crate) mod processes;
 pub(crate) mod tcp_vs_kernel;
 pub(crate) mod testpmd;
 pub(crate) mod vhost;
@@ -38,6 +39,7 @@ pub(crate) const ALL: &[&Case] = &[
     &connections::CASE,
     &testpmd::CASE,
     &vhost::CASE,
+    &processes::CASE,
     &tcp_vs_kernel::CASE,
     &peers::CASE,
 ];

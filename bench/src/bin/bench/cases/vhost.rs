@@ -21,7 +21,7 @@ pub(crate) fn groups(setup: &Setup) -> Result<Vec<Group>> {
     let cores = setup.two_cores();
     let group = |(name, size, mtu, figure): (&'static str, u64, u16, &'static str)| {
         let checksum = Some("software");
-        let test = Test { name, mtu, size, checksum, ..Test::default() };
+        let test = Test { name, mtu: Some(mtu), size, checksum, ..Test::default() };
         Group::new("", row_name(name, size, mtu))
             .contender("vhost", iwperf.measure(Place::Vhost(cores), test.clone()))
             .contender("memif", iwperf.measure(Place::Memif(cores), test))

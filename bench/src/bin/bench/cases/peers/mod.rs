@@ -6,7 +6,7 @@
 
 mod guest;
 pub(crate) mod kernel;
-mod ours;
+pub(crate) mod ours;
 mod smoltcp;
 mod smoltcp_device;
 
@@ -21,6 +21,7 @@ use self::kernel::Program;
 use super::{Case, Setup};
 use crate::iwperf::Place;
 use crate::launch::Network;
+use crate::model::Limit::{self, AtLeast, AtMost};
 use crate::model::{Report, size_name};
 use crate::plot::Panel;
 use crate::runner::{Figures, Group};
@@ -127,42 +128,78 @@ pub(crate) fn rate(per_second: f64, size: u64) -> Figures {
     Figures::from([("Gb/s", per_second * size as f64 * 8e-9), ("M/s", per_second * 1e-6)])
 }
 
+/// Nothing is to be reached next to the other peers.
+const fn no_limit(_: Test, _: &str) -> Option<Limit> {
+    None
+}
+
 /// Returns the title of the table of two processes over a network.
 fn two_processes(network: &str) -> String {
     format!("Two processes on two cores next to peers over {network}")
 }
 
-/// Returns the groups of a setting, a test each, and appends which peers were compared.
+/// Returns the groups of a setting, a test each, and appends which peers were compared. `limit`
+/// returns the limit of a figure of a test.
 fn compare(
     table: &str,
     tests: &[Test],
-    mut peers: Vec<Peer>,
+    peers: Vec<Peer>,
+    limit: fn(Test, &str) -> Option<Limit>,
     notes: &mut Vec<String>,
 ) -> Vec<Group> {
-    notes.extend(peers.iter().map(|Peer { name, about, version, .. }| match version {
-        Ok(version) => format!("{table}: {name} is {about}; version {version}."),
-        Err(reason) => format!("{table}: {name} was not measured: {reason}."),
-    }));
-    peers.retain(|peer| peer.version.is_ok());
-    let peers: Vec<Rc<Peer>> = peers.into_iter().map(Rc::new).collect();
-    let group = |&test: &Test| {
-        let able: Vec<_> = peers.iter().filter(|peer| (peer.supports)(test)).collect();
-        let mut group = Group::new(table, test.name());
-        for &peer in &able {
-            let own = Rc::clone(peer);
-            group = group.contender(peer.name, move |seconds| (own.run)(test, seconds));
-        }
-        let (ours, others): (Vec<_>, Vec<_>) = able.into_iter().partition(|peer| peer.is_ours);
-        for figure in test.figures() {
-            for own in &ours {
-                for other in &others {
-                    group = group.compare(own.name, other.name, figure, None);
-                }
+    let peers = present(table, peers, notes);
+    let group =
+        |&test: &Test| group(table, &test.name(), test, &peers, |figure| limit(test, figure));
+    tests.iter().map(group).collect()
+}
+
+/// Returns the peers that are installed, and appends which those are.
+pub(crate) fn present(
+    table: &str,
+    peers: impl IntoIterator<Item = Peer>,
+    notes: &mut Vec<String>,
+) -> Vec<Rc<Peer>> {
+    let peers = peers.into_iter().inspect(|Peer { name, about, version, .. }| {
+        notes.push(match version {
+            Ok(version) => format!("{table}: {name} is {about}; version {version}."),
+            Err(reason) => format!("{table}: {name} was not measured: {reason}."),
+        });
+    });
+    peers.filter(|peer| peer.version.is_ok()).map(Rc::new).collect()
+}
+
+/// Returns the group of a test: each of ours next to each of the others, of those that support it.
+pub(crate) fn group(
+    table: &str,
+    name: &str,
+    test: Test,
+    peers: &[Rc<Peer>],
+    limit: impl Fn(&str) -> Option<Limit>,
+) -> Group {
+    let able: Vec<_> = peers.iter().filter(|peer| (peer.supports)(test)).collect();
+    let mut group = Group::new(table, name);
+    for &peer in &able {
+        let own = Rc::clone(peer);
+        group = group.contender(peer.name, move |seconds| (own.run)(test, seconds));
+    }
+    let (ours, others): (Vec<_>, Vec<_>) = able.into_iter().partition(|peer| peer.is_ours);
+    for figure in test.figures() {
+        for own in &ours {
+            for other in &others {
+                group = group.compare(own.name, other.name, figure, limit(figure));
             }
         }
-        group
-    };
-    tests.iter().map(group).collect()
+    }
+    group
+}
+
+/// Returns the limit next to smoltcp's sockets, for 64 bytes.
+fn next_to_smoltcp(test: Test, figure: &str) -> Option<Limit> {
+    match (test, figure) {
+        (Test::Stream { size: 64, .. }, "M/s") => Some(AtLeast(1.0)),
+        (Test::PingPong { size: 64 }, "us, p50" | "us, p99") => Some(AtMost(1.2)),
+        _ => None,
+    }
 }
 
 pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<(Vec<Group>, Vec<String>)> {
@@ -187,10 +224,10 @@ pub(crate) fn groups(setup: &Setup, options: &Options) -> Result<(Vec<Group>, Ve
         let iwperf = setup.iwperf()?;
         for mtu in [1500, 9000] {
             let table = format!("smoltcp: one core over ring, MTU {mtu} without CRC and checksums");
-            let ours = ours::peer(&iwperf, Place::Ring(vec![core]), mtu, true);
+            let ours = ours::peer(&iwperf, Place::Ring(vec![core]), Some(mtu), true);
             let peers = vec![ours, smoltcp::peer(core, mtu)];
             let tests = [&streams[..], &[ping_pong]].concat();
-            groups.extend(compare(&table, &tests, peers, &mut notes));
+            groups.extend(compare(&table, &tests, peers, next_to_smoltcp, &mut notes));
         }
     }
     let connections = counts.iter().copied().filter(|&count| count > 1);
@@ -243,10 +280,10 @@ fn over_kernel(
                 peers.push(kernel::peer(program, &network));
             }
         }
-        groups.extend(compare(&table, tests, peers, notes));
+        groups.extend(compare(&table, tests, peers, no_limit, notes));
         Ok(())
     };
-    let ours = |mtu, runs_all| ours::peer(&iwperf, Place::Memif(cores), mtu, runs_all);
+    let ours = |mtu, runs_all| ours::peer(&iwperf, Place::Memif(cores), Some(mtu), runs_all);
     if options.networks.contains(&Wire::Loopback) {
         // The MTU matters for long messages.
         let mtus = [(1500, true), (9000, false), (ours::LARGEST_MTU, false)];
@@ -285,7 +322,7 @@ fn in_guest(setup: &Setup, notes: &mut Vec<String>) -> Result<Vec<Group>> {
         let stacks = [Stack::Ours, Stack::OursWithCrc, Stack::Siw];
         let peers = stacks.map(|stack| guest::peer(stack, &guest, mtu)).into();
         let table = format!("siw: inside the same guest, MTU {mtu} without CRC");
-        groups.extend(compare(&table, &tests, peers, notes));
+        groups.extend(compare(&table, &tests, peers, no_limit, notes));
     }
     Ok(groups)
 }
@@ -347,7 +384,7 @@ mod tests {
         let peers = vec![named("ferrowarp", true), named("other", false), named("absent", false)];
         let mut notes = Vec::new();
         let table = two_processes(VETH);
-        let mut groups = compare(&table, &tests, peers, &mut notes);
+        let mut groups = compare(&table, &tests, peers, no_limit, &mut notes);
         assert!(notes[2].ends_with("absent was not measured: install it."), "{notes:?}");
         let rows = runner::run(&mut groups, 2, 0.0, None).rows;
         let ratio = |row: &Row| (row.judged()[0] * 1e3).round() / 1e3;

@@ -8,9 +8,9 @@ use crate::iwperf::{self, Iwperf, Place};
 /// Largest MTU of the library, next to the loopback's 65,536.
 pub(crate) const LARGEST_MTU: u16 = 65_280;
 
-/// Returns `iwperf` with an MTU: two processes over `memif` with CRC, or one over `ring` without.
-/// It runs all tests, or long messages of one queue pair alone.
-pub(crate) fn peer(iwperf: &Rc<Iwperf>, place: Place, mtu: u16, runs_all: bool) -> Peer {
+/// Returns `iwperf` with an MTU, or with its default: two processes over `memif` with CRC, or one
+/// over `ring` without. It runs all tests, or long messages of one queue pair alone.
+pub(crate) fn peer(iwperf: &Rc<Iwperf>, place: Place, mtu: Option<u16>, runs_all: bool) -> Peer {
     let is_memif = matches!(place, Place::Memif(_));
     let kind = if is_memif {
         "two processes over `memif`, checksums in software, CRC on"
@@ -18,13 +18,14 @@ pub(crate) fn peer(iwperf: &Rc<Iwperf>, place: Place, mtu: u16, runs_all: bool) 
         "`loop` over `ring`, no checksums, no CRC"
     };
     let iwperf = Rc::clone(iwperf);
+    let with_mtu = mtu.map_or_else(|| "its default MTU".to_owned(), |mtu| format!("MTU {mtu}"));
     Peer {
         name: match mtu {
-            9000 if is_memif => "ferrowarp, MTU 9000",
-            LARGEST_MTU => "ferrowarp, MTU 65280",
+            Some(9000) if is_memif => "ferrowarp, MTU 9000",
+            Some(LARGEST_MTU) => "ferrowarp, MTU 65280",
             _ => "ferrowarp",
         },
-        about: format!("`iwperf write-bw`, `write-lat`: RDMA Writes, {kind}, MTU {mtu}"),
+        about: format!("`iwperf write-bw`, `write-lat`: RDMA Writes, {kind}, {with_mtu}"),
         is_ours: true,
         version: Ok(own_version()),
         supports: Box::new(move |test| {

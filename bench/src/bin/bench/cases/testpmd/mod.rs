@@ -35,7 +35,7 @@ pub(crate) fn groups(setup: &Setup) -> Result<Vec<Group>> {
     let mut groups = Vec::new();
     for mtu in [1500, 9000] {
         let (own, folder) = (Rc::clone(&iwperf), iwperf.scratch.clone());
-        let test = Test { name: "write-bw", mtu, size: SIZE, ..Test::default() };
+        let test = Test { name: "write-bw", mtu: Some(mtu), size: SIZE, ..Test::default() };
         let group = Group::new("", format!("memif-{mtu}"))
             .contender("stack", move |seconds| own.run(&Place::Memif(cores), &test, seconds))
             .contender("testpmd", move |seconds| measure_memif(&folder, mtu, cores, seconds))
