@@ -12,7 +12,7 @@ use crate::sse42::to_vector;
 
 type Block = [__m256i; 2];
 
-define_folding_crc32c!("avx2,vpclmulqdq", 2);
+define_folding_crc32c!("avx2,vpclmulqdq", 1);
 
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -12,7 +12,7 @@
 //! | Kernel | Processor | Method |
 //! |---|---|---|
 //! | `avx512` | AVX-512F, VPCLMULQDQ | Folds three quarters; `crc32` reads the fourth (`fold.rs`) |
-//! | `avx2` | AVX2, VPCLMULQDQ | The same with two thirds and a third |
+//! | `avx2` | AVX2, VPCLMULQDQ | The same with one half and the other |
 //! | `avx` | AVX, PCLMULQDQ, ADX: from Broadwell and Zen on | As `avx512`, one pair at a time |
 //! | `sse4.2` | SSE 4.2, PCLMULQDQ | Three chains of `crc32`, combined (`sse42.rs`) |
 //! | `portable` | all others | The crate `crc32c` |
