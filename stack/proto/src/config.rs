@@ -108,6 +108,9 @@ pub struct EngineConfig {
     /// progress is reset at the 13th check, at least half of this time apart, that finds less than
     /// 4 KiB moved.
     pub linger_ns: u64,
+    /// A frame or message that is alone takes the short way. With `false` it takes the general one,
+    /// to the same effect in more time: to compare the two.
+    pub short_way: bool,
 }
 
 impl EngineConfig {
@@ -144,6 +147,7 @@ impl EngineConfig {
             siw_reject_fin_delay_ns: 100 * MILLISECOND,
             startup_timeout_ns: 10 * SECOND,
             linger_ns: 5 * SECOND,
+            short_way: true,
         }
     }
 

@@ -127,6 +127,8 @@ pub struct WorldOptions {
     pub half_open_max: usize,
     /// Both ends have shards; `None`: each has one engine by itself.
     pub shards: Option<ShardOptions>,
+    /// Frames and messages that are alone take the short way.
+    pub short_way: bool,
 }
 
 impl WorldOptions {
@@ -164,6 +166,7 @@ impl WorldOptions {
             revision: 2,
             half_open_max: 1024,
             shards: None,
+            short_way: true,
         }
     }
 
@@ -196,6 +199,7 @@ fn make_end(options: &WorldOptions, index: usize, life: u64) -> End {
         if options.ipv6 { (address_v6(index), 64) } else { (address(index), 24) };
     let mut config = EngineConfig::new(ip, prefix_len, seed);
     config.vlan = options.vlan;
+    config.short_way = options.short_way;
     (config.ooo_frames_max, config.ooo_bytes_max) = options.ooo_limits;
     config.partial_bytes_max = options.partial_bytes_max;
     config.window_growth_max = options.window_growth_max;

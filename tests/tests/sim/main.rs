@@ -2,5 +2,6 @@
 
 mod goodput;
 mod sharded_ends;
+mod short_way;
 mod simulation;
 mod smoltcp;

@@ -18,6 +18,8 @@ pub(crate) mod rx_plain;
 pub(crate) mod schedule;
 pub(crate) mod segment_frame;
 pub(crate) mod setup;
+mod short_rx;
+mod short_tx;
 pub(crate) mod tcp_configs;
 pub(crate) mod tx;
 mod tx_pack;
@@ -176,9 +178,12 @@ impl<E: Env> Connection<E> {
         if self.in_ready_list {
             return;
         }
+        let qp = self.qp.and_then(|qp| cx.qps.get(qp));
+        let is_drained = self.startup_tx.is_none() && qp.is_some_and(|qp| qp.stream.is_drained());
+        debug_assert!(!is_drained || self.tx_demand(qp) == TxDemand::Nothing);
         let is_quiet = self.tcb.has_nothing_to_send()
             && self.closing.is_none()
-            && self.tx_demand(self.qp.and_then(|qp| cx.qps.get(qp))) == TxDemand::Nothing;
+            && (is_drained || self.tx_demand(qp) == TxDemand::Nothing);
         if is_quiet {
             self.arm_timer(&mut cx.schedule);
         } else {

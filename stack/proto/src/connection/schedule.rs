@@ -41,6 +41,8 @@ pub(crate) struct Schedule {
     pub(crate) control_frames_out: u64,
     /// Number of connections in TIME-WAIT.
     pub(crate) time_wait_count: usize,
+    /// Frames received and sent by the short way.
+    pub(crate) short_way_counts: [u64; 2],
 }
 
 impl Schedule {
@@ -57,6 +59,7 @@ impl Schedule {
             time_waits: VecDeque::new(),
             control_frames_out: 0,
             time_wait_count: 0,
+            short_way_counts: [0; 2],
         }
     }
 }

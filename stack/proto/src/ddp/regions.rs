@@ -177,7 +177,7 @@ impl RegionTable {
     ///
     /// # Errors
     /// The first [`MemoryFault`] that applies.
-    #[inline]
+    #[inline(always)]
     pub fn resolve_region(
         &self,
         stag: Stag,

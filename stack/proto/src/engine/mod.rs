@@ -242,6 +242,13 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         worked
     }
 
+    /// Returns the number of frames received, and of those sent, by the short way
+    /// ([`EngineConfig::short_way`]): for tests.
+    #[must_use]
+    pub const fn short_way_counts(&self) -> [u64; 2] {
+        self.cx.schedule.short_way_counts
+    }
+
     /// Returns the time at which the next pass is due, at the latest, if nothing arrives before;
     /// `None` if no timer runs.
     #[must_use]

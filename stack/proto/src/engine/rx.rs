@@ -44,13 +44,34 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         }
         self.rx_burst_done = false;
         let mut worked = !self.burst.is_empty();
-        if worked {
+        if worked && !self.process_only_frame(now) {
             self.process_burst(now);
         }
         if self.cx.mesh.is_some() {
             worked |= self.serve_mesh(now);
         }
         worked
+    }
+
+    /// Processes the burst if it is one frame that takes the short way, with an ACK or one whole
+    /// FPDU; otherwise does nothing and returns false.
+    #[inline(always)]
+    fn process_only_frame(&mut self, now: Instant) -> bool {
+        let Self { connections, cx, burst, .. } = self;
+        let [frame] = &burst[..] else { return false };
+        if !cx.config.short_way {
+            return false;
+        }
+        let Some(ports) = plain_ports(frame.head()) else { return false };
+        let index = connections.recent(ports);
+        let Some(conn) = connections.get_mut(index) else { return false };
+        if !conn.receive_short(cx, now, frame) {
+            return false;
+        }
+        cx.schedule.short_way_counts[0] += 1;
+        burst.clear();
+        self.after_plain(now, index);
+        true
     }
 
     #[inline(never)]
@@ -132,6 +153,15 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         let Self { connections, cx, burst, .. } = self;
         let Some(conn) = connections.get_mut(index) else { return Err(frame) };
         conn.process_plain(cx, now, frame, burst)?;
+        self.after_plain(now, index);
+        Ok(())
+    }
+
+    /// Handles the events of plain segments, and has the connection served if they gave it anything
+    /// to send.
+    #[inline(always)]
+    fn after_plain(&mut self, now: Instant, index: u32) {
+        let Some((conn, cx)) = self.at(index) else { return };
         if conn.tcb.has_events() || !cx.deferred.is_empty() {
             // An event may give it something to send, such as a larger window.
             conn.make_ready(&mut cx.schedule);
@@ -139,7 +169,6 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
         } else {
             conn.schedule_service(cx);
         }
-        Ok(())
     }
 
     /// Processes a TCP segment received in `frame`. The connection is looked up here, once.

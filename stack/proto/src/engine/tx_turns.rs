@@ -78,7 +78,39 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
     #[inline(always)]
     pub(super) fn transmit_ready(&mut self, now: Instant) -> bool {
         let schedule = &self.cx.schedule;
-        (!schedule.ready.is_empty() || !schedule.awaiting_frame.is_empty()) && self.serve_all(now)
+        match (schedule.ready.len(), schedule.awaiting_frame.len()) {
+            (0, 0) => false,
+            (1, 0) => self.serve_only(now) || self.serve_all(now),
+            _ => self.serve_all(now),
+        }
+    }
+
+    /// Lets the only ready connection send by the short way; otherwise does nothing and returns
+    /// false.
+    #[inline(always)]
+    fn serve_only(&mut self, now: Instant) -> bool {
+        let Some(&id) = self.cx.schedule.ready.front() else { return false };
+        let Some((conn, cx)) = self.by_id(id) else { return false };
+        if !cx.config.short_way || !conn.send_short(cx, now) {
+            return false;
+        }
+        cx.schedule.short_way_counts[1] += 1;
+        conn.on_served();
+        cx.schedule.ready.clear();
+        self.tx_visits.on_pass(now);
+        self.after_visit(now, id);
+        true
+    }
+
+    /// Handles the events of a connection that was visited, and arms its timer.
+    #[inline(always)]
+    fn after_visit(&mut self, now: Instant, id: ConnId) {
+        let Some((conn, cx)) = self.at(id.index) else { return };
+        if conn.tcb.has_events() || !cx.deferred.is_empty() {
+            self.handle_tcp_events_and_arm(now, id.index);
+        } else {
+            conn.arm_timer(&mut cx.schedule);
+        }
     }
 
     #[inline(never)]
@@ -191,11 +223,7 @@ impl<D: Device, M: Memory, C: Completions> Engine<D, M, C> {
             TxResult::Again { .. } => conn.make_ready(&mut cx.schedule),
             TxResult::AwaitFrame { .. } => conn.await_frame(&mut cx.schedule),
         }
-        if conn.tcb.has_events() || !cx.deferred.is_empty() {
-            self.handle_tcp_events_and_arm(now, id.index);
-        } else {
-            conn.arm_timer(&mut cx.schedule);
-        }
+        self.after_visit(now, id);
         Some(result)
     }
 }

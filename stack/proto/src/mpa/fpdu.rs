@@ -101,8 +101,9 @@ pub fn begin_fpdu<'o>(out: &mut &'o mut [u8], ulpdu_len: usize) -> Option<&'o mu
 }
 
 /// Writes the length and the padding.
-#[inline]
-pub(super) fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
+#[inline(always)]
+pub(crate) fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
+    debug_assert!(ulpdu_len < MULPDU_RANGE.end, "{ulpdu_len}");
     let length = u16::try_from(ulpdu_len).expect("DDP keeps ULPDUs within 64,768 bytes");
     out[..LENGTH_LEN].copy_from_slice(&length.to_be_bytes());
     // req: MPA-057, MPA-058
@@ -111,7 +112,7 @@ pub(super) fn write_length_and_pad(out: &mut [u8], ulpdu_len: usize) {
 }
 
 /// Writes the CRC over all bytes before it.
-#[inline]
+#[inline(always)]
 pub(super) fn write_crc(out: &mut [u8], total: usize, crc: bool) {
     let (covered, rest) = out.split_at_mut(total - CRC_LEN);
     let sum = if crc { crc32c(covered) } else { 0 };
@@ -138,6 +139,14 @@ pub(super) fn verify_crc(fpdu: &[u8]) -> Result<(), FpduError> {
     let (covered, sum) = fpdu.split_at(fpdu.len() - CRC_LEN);
     // req: MPA-086, MPA-092, MPA-093
     if sum == crc32c(covered).to_le_bytes() { Ok(()) } else { Err(FpduError::Crc) }
+}
+
+/// True if `bytes` are as long as the FPDU at their start.
+#[inline(always)]
+#[must_use]
+pub fn is_whole(bytes: &[u8]) -> bool {
+    let length = bytes.first_chunk::<LENGTH_LEN>();
+    length.is_some_and(|length| fpdu_len(u16::from_be_bytes(*length).into()) == bytes.len())
 }
 
 /// Parses the FPDU at the start of `bytes`. Returns its ULPDU, whose CRC is verified if `crc`, and

@@ -29,6 +29,7 @@ mod last_segments;
 mod local_ops;
 mod posted;
 mod responses;
+mod short_message;
 mod terminated;
 
 pub use completion::{DoneRequest, RequestOutcome};
@@ -36,6 +37,7 @@ pub use entries::Rejection;
 use entries::{Entries, Entry, Progress};
 pub use last_segments::LastSegments;
 pub use posted::Admission;
+pub use short_message::ShortMessage;
 
 /// Requests of a queue whose entries are allocated with the first of them, at most: those of a
 /// longer one take too long for that.
@@ -245,6 +247,12 @@ impl Requester {
             Progress::WriteBuilt | Progress::LocalOpFailed(_) => true,
             _ => false,
         }
+    }
+
+    /// True if each request was built or refused.
+    #[inline(always)]
+    pub(super) const fn is_drained(&self) -> bool {
+        self.entries.all_built()
     }
 
     /// True if a message has been built in part.

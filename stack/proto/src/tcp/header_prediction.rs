@@ -191,6 +191,35 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         Some(payload)
     }
 
+    /// As [`Tcb::handle_plain`], for the segment in `frame` alone. `take` gets the segment if it is
+    /// to be processed, before anything has changed, and may refuse it.
+    #[inline(always)]
+    #[must_use]
+    pub fn handle_only_plain(
+        &mut self,
+        now: Instant,
+        frame: &impl RxFrame,
+        take: impl FnOnce(&PlainSegment) -> bool,
+    ) -> bool {
+        if !self.fast_path.is_rx_eligible() {
+            return false;
+        }
+        let Some(segment) = self.template.parse_plain_inline(frame, self.cfg.checksum) else {
+            return false;
+        };
+        let len = segment.payload_len();
+        if segment.has_other_options
+            || self.predict(now, &segment.header, len).is_none()
+            || !take(&segment)
+        {
+            return false;
+        }
+        self.receive_predicted(now, &segment.header, &TrainPayload::single(len));
+        let counts = &mut self.segment_counts;
+        counts.segments_in = counts.segments_in.wrapping_add(1);
+        true
+    }
+
     #[inline(never)]
     fn receive_plain(&mut self, now: Instant, header: &PlainHeader, payload: &TrainPayload) {
         self.receive_predicted(now, header, payload);

@@ -1,7 +1,9 @@
 //! Completions of requests.
 
 use crate::rdmap::requester::{DoneRequest, Rejection, RequestOutcome, Requester};
-use crate::verbs::wc::{Completed, QpId, Wc, WcOpcode, WcStatus};
+use crate::verbs::queue_pair::Qp;
+use crate::verbs::resources::Verbs;
+use crate::verbs::wc::{Completed, Completions, QpId, Wc, WcOpcode, WcStatus};
 
 /// The oldest requests of a queue pair, as far as they succeeded.
 pub(super) struct SucceededRequests<'a> {
@@ -19,6 +21,25 @@ impl Completed for SucceededRequests<'_> {
             *self.count += u64::from(is_accepted);
             is_accepted
         })
+    }
+}
+
+impl Qp {
+    /// [`Qp::complete_sends`] after the last request of the queue was built, in one step if it is
+    /// the oldest.
+    #[inline(always)]
+    pub(crate) fn complete_send<M, C: Completions>(&mut self, verbs: &mut Verbs<M, C>) {
+        let Some(request) = self.stream.requester.only_succeeded() else {
+            return self.complete_sends(verbs);
+        };
+        if request.signaled {
+            if !verbs.completions.push(self.send_cq, success_wc(self.id, &request)) {
+                return self.complete_sends(verbs);
+            }
+            verbs.counters.completions += 1;
+        }
+        self.stream.requester.pop();
+        debug_assert!(self.stream.requester.completed().is_none(), "it was the last");
     }
 }
 

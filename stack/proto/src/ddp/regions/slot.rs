@@ -153,7 +153,7 @@ impl Slot {
     }
 
     /// Checks association and access rights of an access.
-    #[inline]
+    #[inline(always)]
     pub(super) fn check_access(
         &self,
         stag: Stag,

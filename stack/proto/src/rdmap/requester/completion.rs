@@ -56,6 +56,15 @@ impl Requester {
         all_accepted
     }
 
+    /// Returns the oldest request if it has succeeded, and is the last that was built.
+    #[inline(always)]
+    #[must_use]
+    pub fn only_succeeded(&self) -> Option<DoneRequest> {
+        let entry = self.entries.only_built()?;
+        // req: RDMAP-210
+        matches!(entry.progress, Progress::Built).then(|| DoneRequest::of(entry))
+    }
+
     /// Returns the oldest request and its outcome, if it is done; remove it with
     /// [`Requester::pop`].
     #[inline]
@@ -94,7 +103,7 @@ impl Requester {
     }
 
     /// Removes the oldest request.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) {
         self.entries.pop();
     }

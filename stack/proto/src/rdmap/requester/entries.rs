@@ -221,6 +221,20 @@ impl Entries {
         (self.next_to_build != self.end).then(|| &self.entries[index])
     }
 
+    /// Returns the entry of the next request to build, if no other was posted after it.
+    #[inline(always)]
+    pub(super) fn only_unbuilt(&self) -> Option<&Entry> {
+        let index = self.index(self.next_to_build);
+        (self.next_to_build + 1 == self.end).then(|| &self.entries[index])
+    }
+
+    /// Returns the oldest entry if its request is the only one that was built or refused.
+    #[inline(always)]
+    pub(super) fn only_built(&self) -> Option<&Entry> {
+        let index = self.index(self.oldest);
+        (self.oldest + 1 == self.next_to_build).then(|| &self.entries[index])
+    }
+
     #[inline(always)]
     pub(super) fn unbuilt_mut(&mut self) -> Option<&mut Entry> {
         self.unbuilt_after_mut(0)

@@ -56,7 +56,7 @@ fn rejected_requests_complete_after_all_before_them_and_are_not_sent() {
         requester.execute_local_ops(arena.regions(), scope);
         let mut sent = 0;
         while requester.can_build() {
-            // The short way and the general one by turns.
+            // The loop of short messages and the general builder by turns.
             let mut out = [0; 128];
             let mut buffer = Some(&mut out[..]);
             let version = Version::Ietf;

@@ -244,6 +244,26 @@ impl Control {
         self.0 & Self::SEND_SHAPE == Self::ONE_SGE | WqeOpcode::Send as u64
     }
 
+    /// True for an RDMA Write without a fence, from one SGE or inline.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn is_unfenced_write(self) -> bool {
+        self.is_unfenced(WqeOpcode::Write)
+    }
+
+    /// True for a Send without a fence, from one SGE or inline.
+    #[inline(always)]
+    pub(in crate::rdmap) const fn is_unfenced_send(self) -> bool {
+        self.is_unfenced(WqeOpcode::Send)
+    }
+
+    #[inline(always)]
+    const fn is_unfenced(self, opcode: WqeOpcode) -> bool {
+        const UNFENCED: u64 = 0xff | (SendFlags::FENCE.bits() as u64) << FLAGS_SHIFT;
+        let has_one_payload =
+            self.flags().contains(SendFlags::INLINE) || self.0 & Self::COUNT == Self::ONE_SGE;
+        self.0 & UNFENCED == opcode as u64 && has_one_payload
+    }
+
     /// STag at the peer; of `Bind` the window's, of `Invalidate` the one to invalidate.
     #[inline(always)]
     pub(in crate::rdmap) const fn stag(self) -> Stag {

@@ -3,7 +3,7 @@
 use super::{BuildError, Stream};
 use crate::ddp::memory::Memory;
 use crate::rdmap::fault::Fault;
-use crate::rdmap::requester::LastSegments;
+use crate::rdmap::requester::{LastSegments, ShortMessage};
 use crate::rdmap::segment_train::{SegmentTrain, TrainShape, TxSource};
 use crate::wire::ddp::{UNTAGGED_LEN, Untagged};
 use crate::wire::rdmap::{Opcode, QN_TERMINATE};
@@ -37,6 +37,13 @@ impl Stream {
             return self.terminate.is_some();
         }
         self.requester.can_build() || self.responder.can_build()
+    }
+
+    /// True if no message waits, not even for a fence or a credit: [`Stream::can_build`] is false.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        !self.failed && self.requester.is_drained() && !self.responder.can_build()
     }
 
     /// Selects the next ULPDU; `None` if none can be built now. A pending Terminate comes first.
@@ -125,6 +132,32 @@ impl Stream {
         };
         self.prefers_responses |= built.count > 0;
         built
+    }
+
+    /// Returns the message that waits if it is alone, for [`Stream::build_short`]: nothing else can
+    /// be sent, and no other was posted after it.
+    #[inline(always)]
+    #[must_use]
+    pub fn short_message(&self) -> Option<ShortMessage> {
+        if self.failed || self.responder.can_build() {
+            return None;
+        }
+        self.requester.short_message()
+    }
+
+    /// Builds the ULPDU of the message that [`Stream::short_message`] has returned into `out`, of
+    /// its length. False if its payload cannot be read: the request is as it was.
+    #[inline(always)]
+    #[must_use]
+    pub fn build_short(
+        &mut self,
+        message: ShortMessage,
+        memory: &impl Memory,
+        out: &mut [u8],
+    ) -> bool {
+        let is_built = self.requester.build_short(message, memory, self.scope, self.version, out);
+        self.prefers_responses |= is_built;
+        is_built
     }
 
     /// Returns the next ULPDUs to send as a train: at least two of `ulpdu_len` bytes and at most

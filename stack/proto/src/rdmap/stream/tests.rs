@@ -80,7 +80,7 @@ impl Fixture {
         out
     }
 
-    /// Builds the ULPDU of a Send the short way.
+    /// Builds the ULPDU of a Send by the loop of short messages.
     fn build_last_of_sends(&mut self) -> Vec<u8> {
         let (mut bytes, mut len) = (vec![0xee; 1000], 0);
         let mut buffer = Some(&mut bytes[..]);

@@ -114,7 +114,7 @@ impl<T: Clone + 'static> Empty for Scoreboard<T> {
 
 impl<T: Clone> Lazy<Scoreboard<T>> {
     /// Adds a record; `sent`: it is sent now. The first one allocates the scoreboard.
-    #[inline]
+    #[inline(always)]
     pub(in crate::tcp) fn push(
         &mut self,
         now: Instant,
@@ -225,13 +225,12 @@ impl<T: Clone> Scoreboard<T> {
         self.lost > self.retrans_out
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, now: Instant, seq: Seq, len: u32, offset: u32, frame: T, sent: bool) {
         debug_assert!(!self.unsent, "an unsent record goes out before another is written");
         let frame = SentFrame::Frame(frame);
-        if self.records.capacity() == 0 {
-            // One frame sets up a connection; of many connections most then send no more.
-            self.records.reserve_exact(1);
+        if self.records.len() == self.records.capacity() {
+            self.grow();
         }
         self.records.push_back(Record {
             seq,
@@ -243,6 +242,18 @@ impl<T: Clone> Scoreboard<T> {
             frame,
         });
         self.unsent = !sent;
+    }
+
+    /// Makes room for a record: the memory is full, or there is none.
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        if self.records.is_empty() {
+            // One frame sets up a connection; of many connections most then send no more.
+            self.records.reserve_exact(1);
+        } else {
+            self.records.reserve(1);
+        }
     }
 
     /// Returns the index of the first record that ends beyond `seq`.

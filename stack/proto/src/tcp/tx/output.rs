@@ -239,7 +239,6 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
     /// # Panics
     /// If the frame is shorter than headers and payload.
     #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
-    #[expect(clippy::needless_pass_by_value, reason = "a plan is carried out once")]
     #[must_use]
     #[inline]
     pub fn send_new_data(
@@ -254,11 +253,7 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         let (len, offset) = (payload_len as u32, self.header_len() as u32);
         let is_admitted = plan.admits(len);
         if is_admitted && plan.is_fast() {
-            debug_assert!(self.fast_path_takes(len), "nothing came between the plan and this call");
-            self.count_segment();
-            let header = self.fast_path_header(now, push);
-            self.template.emit_plain(frame.buf_mut(), &header, payload_len, self.cfg.checksum);
-            self.on_sent_fast(now, frame.retain(), len, offset);
+            self.send_whole_record(now, plan, frame, payload_len, push);
             return true;
         }
         if is_admitted {
@@ -267,6 +262,30 @@ impl<R: RxFrame, T: Retained> Tcb<R, T> {
         self.on_new_record(now, frame.retain(), len, offset, is_admitted);
         self.update_fast_path();
         is_admitted
+    }
+
+    /// As [`Tcb::send_new_data`], of a record that [`Tcb::plan_whole_record`] has admitted.
+    ///
+    /// # Panics
+    /// If the frame is shorter than headers and payload.
+    #[expect(clippy::cast_possible_truncation, reason = "a payload is below 64 KiB")]
+    #[expect(clippy::needless_pass_by_value, reason = "a plan is carried out once")]
+    #[inline(always)]
+    pub fn send_whole_record(
+        &mut self,
+        now: Instant,
+        plan: NewDataPlan,
+        frame: &mut impl TxFrame<Retained = T>,
+        payload_len: usize,
+        push: bool,
+    ) {
+        let (len, offset) = (payload_len as u32, self.header_len() as u32);
+        debug_assert!(plan.is_fast() && plan.admits(len), "{plan:?} of {len} bytes");
+        debug_assert!(self.fast_path_takes(len), "nothing came between the plan and this call");
+        self.count_segment();
+        let header = self.fast_path_header(now, push);
+        self.template.emit_plain(frame.buf_mut(), &header, payload_len, self.cfg.checksum);
+        self.on_sent_fast(now, frame.retain(), len, offset);
     }
 
     /// Writes the headers of new data off the fast path.

@@ -113,6 +113,17 @@ impl HeaderTemplate {
     #[inline(never)]
     #[must_use]
     pub fn parse_plain(&self, frame: &impl RxFrame, mode: ChecksumMode) -> Option<PlainSegment> {
+        self.parse_plain_inline(frame, mode)
+    }
+
+    /// As [`HeaderTemplate::parse_plain`], inlined: for one frame its result stays in registers.
+    #[inline(always)]
+    #[must_use]
+    pub fn parse_plain_inline(
+        &self,
+        frame: &impl RxFrame,
+        mode: ChecksumMode,
+    ) -> Option<PlainSegment> {
         match self.layout {
             HeaderLayout::V4 => self.parse_plain_as::<ETHERNET_LEN, IPV4_LEN, V4_LEN>(frame, mode),
             HeaderLayout::V6 => self.parse_plain_as::<ETHERNET_LEN, IPV6_LEN, V6_LEN>(frame, mode),
@@ -284,7 +295,7 @@ impl HeaderTemplate {
     ///
     /// # Panics
     /// If `buf` is shorter than the headers, or the IP packet longer than 65,535 bytes.
-    #[inline]
+    #[inline(always)]
     pub fn emit_plain_headers(
         &self,
         buf: &mut [u8],
